@@ -1,0 +1,77 @@
+"""How a service process starts, is told to stop, and ends."""
+
+import asyncio
+import gc
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import uvloop
+
+from mcprun.runtime import logs, metrics, telemetry
+from mcprun.runtime.settings import ServiceSettings
+
+
+class Stop:
+    """Set once by SIGTERM or SIGINT. A second signal ends the process at once."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    @property
+    def requested(self) -> bool:
+        """Whether the process was told to stop."""
+        return self._event.is_set()
+
+    def request(self) -> None:
+        """Asks for a graceful stop."""
+        if self._event.is_set():
+            raise SystemExit(1)
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Returns once a stop is asked for."""
+        await self._event.wait()
+
+
+S = TypeVar("S", bound=ServiceSettings)
+
+
+def run(settings_type: type[S], main: Callable[[S, telemetry.Telemetry, Stop], Awaitable[None]]) -> None:
+    """The body of a console script: reads settings from the command line, sets up what all services share, runs `main`.
+
+    `main` must return once `Stop` is requested and accepted work is finished. The process then exits 0; it exits 1 when
+    `main` raises, after a log line that says why.
+    """
+    settings = settings_type.load(sys.argv[1:])
+    logs.configure(f"mcprun-{settings.service}", level=settings.effective_log_level, log_format=settings.log_format)
+    log = logs.get_logger("mcprun.process")
+
+    async def supervised() -> None:
+        stop = Stop()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.request)
+        traces = telemetry.make(
+            f"mcprun-{settings.service}",
+            otlp_endpoint=settings.otlp_endpoint,
+            sample_ratio=settings.effective_sample_ratio,
+        )
+        port = metrics.serve(settings.metrics_address)
+        if port is not None:
+            log.info("serving metrics", port=port)
+        # What was imported lives as long as the process; keep the collector from walking it again and again.
+        gc.collect()
+        gc.freeze()
+        try:
+            await main(settings, traces, stop)
+        finally:
+            traces.shutdown()
+
+    try:
+        uvloop.run(supervised())
+    except Exception as error:
+        log.error("stopped by an error", error=str(error), exc_info=True)
+        raise SystemExit(1) from error
+    log.info("stopped")
