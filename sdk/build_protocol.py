@@ -75,14 +75,14 @@ def _path() -> str:
 def _adapt(code: str) -> str:
     for folder, package in MODULES.items():
         module = folder.replace("/", ".")
-        code = re.sub(
-            rf"^from {re.escape(module)} import", f"from mcprun.protocol.{package} import", code, flags=re.MULTILINE
-        )
+        code = re.sub(rf"^from {re.escape(module)} import", f"from mcprun.protocol.{package} import", code, flags=re.MULTILINE)
         code = re.sub(rf"(?<![\w.]){re.escape(module)}\.(\w+_pb2)", rf"mcprun.protocol.{package}.\1", code)
         code = re.sub(rf"^import {re.escape(module)}\.(\w+)$", rf"import mcprun.protocol.{package}.\1", code, flags=re.MULTILINE)
     if DEFAULT_POOL in code:
         code = code.replace(DEFAULT_POOL, "_POOL")
-        code = code.replace("from google.protobuf import descriptor_pool as _descriptor_pool", "from mcprun.descriptors import POOL as _POOL")
+        code = code.replace(
+            "from google.protobuf import descriptor_pool as _descriptor_pool", "from mcprun.descriptors import POOL as _POOL"
+        )
     return code
 
 

@@ -77,11 +77,15 @@ def decode_bytes(raw: bytes, *, count: int, tensor: str) -> list[bytes]:
     position, end = 0, len(raw)
     while position < end:
         if position + 4 > end:
-            raise InvalidInput(f"tensor {tensor!r}: BYTES element {len(elements)} has a cut-off length: 4 bytes expected, got {end - position}")
+            raise InvalidInput(
+                f"tensor {tensor!r}: BYTES element {len(elements)} has a cut-off length: 4 bytes expected, got {end - position}"
+            )
         (size,) = _LENGTH.unpack_from(raw, position)
         position += 4
         if position + size > end:
-            raise InvalidInput(f"tensor {tensor!r}: BYTES element {len(elements)} is cut off: {size} bytes expected, got {end - position}")
+            raise InvalidInput(
+                f"tensor {tensor!r}: BYTES element {len(elements)} is cut off: {size} bytes expected, got {end - position}"
+            )
         elements.append(raw[position : position + size])
         position += size
         if len(elements) > count:

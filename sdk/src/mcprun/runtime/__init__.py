@@ -7,5 +7,6 @@
 - `rpc`: gRPC servers, channels and addresses
 - `health`: the state behind grpc.health.v1
 - `breaker`: circuit breakers around calls to another service
+- `outbox`: messages for one stream, joined a turn of the event loop at a time
 - `process`: start, signals, drain and exit code
 """

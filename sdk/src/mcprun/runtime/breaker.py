@@ -24,8 +24,10 @@ _log = get_logger(__name__)
 
 
 class _Report(pybreaker.CircuitBreakerListener):  # type: ignore[misc]
-    def state_change(self, cb: pybreaker.CircuitBreaker, old_state: object, new_state: object) -> None:
-        state = cb.current_state
+    def state_change(
+        self, cb: pybreaker.CircuitBreaker, old_state: pybreaker.CircuitBreakerState | None, new_state: pybreaker.CircuitBreakerState
+    ) -> None:
+        state = new_state.name
         _state.labels(cb.name).set(_STATES[state])
         _log.warning("circuit breaker changed state", dependency=cb.name, state=state)
 
@@ -60,12 +62,15 @@ class Breaker:
             with self._breaker.calling():
                 yield
         except pybreaker.CircuitBreakerError:
-            raise self.refusal() from None
+            raise self._unavailable() from None
 
     def refusal(self) -> Unavailable:
-        """The error that a caller gets while the breaker is open."""
+        """The error of a call that is not even tried because the breaker is open; counted."""
         _refused.labels(self._dependency).inc()
+        return self._unavailable()
+
+    def _unavailable(self) -> Unavailable:
         return Unavailable(
-            f"{self._dependency} is unavailable; calls to it are suspended for up to {self._reset_seconds:g} s",
+            f"the {self._dependency} is unavailable; calls to it are suspended for up to {self._reset_seconds:g} s",
             retry_after=self._reset_seconds,
         )

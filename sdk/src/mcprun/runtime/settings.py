@@ -59,20 +59,29 @@ class ServiceSettings(BaseSettings):
     )
 
     config: Path | None = Field(default=None, description="A YAML file with settings")
-    environment: Literal["dev", "staging", "prod"] = Field(default="dev", description="Picks the defaults of log level and sampling")
+    environment: Literal["dev", "staging", "prod"] = Field(
+        default="dev", description="Picks the defaults of log level and sampling"
+    )
     log_level: Literal["debug", "info", "warning", "error"] | None = Field(
-        default=None, description="The least severe log lines that are written; by default debug, info and warning for dev, staging, prod"
+        default=None,
+        description="The least severe log lines that are written; by default debug, info and warning for dev, staging, prod",
     )
     log_format: Literal["json", "console"] = Field(default="json", description="json for machines, console for people")
     max_message_bytes: int = Field(
-        default=64 * MEBIBYTE, ge=MEBIBYTE, le=1024 * MEBIBYTE, description="The largest request or answer, in bytes, on every hop"
+        default=64 * MEBIBYTE,
+        ge=MEBIBYTE,
+        le=1024 * MEBIBYTE,
+        description="The largest request or answer, in bytes, on every hop",
     )
     metrics_address: str = Field(
         default="", description="HOST:PORT of the Prometheus endpoint; port 0 picks a free one; empty turns it off"
     )
     otlp_endpoint: str = Field(default="", description="URL of an OTLP/gRPC collector; empty keeps traces off")
     trace_sample_ratio: float | None = Field(
-        default=None, ge=0, le=1, description="Share of new traces that are recorded; by default 1, 0.2 and 0.05 for dev, staging, prod"
+        default=None,
+        ge=0,
+        le=1,
+        description="Share of new traces that are recorded; by default 1, 0.2 and 0.05 for dev, staging, prod",
     )
     drain_seconds: float = Field(
         default=20, ge=0, le=3600, description="How long accepted work may take to finish after SIGTERM, in seconds"

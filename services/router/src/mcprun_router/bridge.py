@@ -1,0 +1,94 @@
+"""Unary gRPC as HTTP/1.1: what Envoy's reverse bridge sends, and what it makes a gRPC answer of.
+
+A request is a POST to the method's path with the message as its body, without gRPC's frame around it. The answer is always
+HTTP 200: `x-msg-size` tells Envoy the length of the frame to come, so that it need not buffer, and `x-grpc-status` and
+`x-grpc-message` hold what Envoy writes into the trailers.
+"""
+
+from urllib.parse import quote
+
+from mcprun.errors import MeshError, Unimplemented
+from mcprun_router.asgi import Body, Send
+from mcprun_router.dataplane import Caller
+from mcprun_router.methods import Methods
+from mcprun_router.operation import Operations
+
+CONTENT_TYPE = b"application/x-protobuf"
+
+_UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_SAFE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
+
+
+class Bridge:
+    """Answers bridged calls."""
+
+    def __init__(self, methods: Methods, operations: Operations) -> None:
+        self._methods = methods.table
+        self._run = operations.run
+
+    async def __call__(self, path: str, headers: dict[bytes, bytes], body: Body, send: Send) -> None:
+        """Answers one call."""
+        method = self._methods.get(path)
+        try:
+            if method is None:
+                raise Unimplemented(f"no method {path}")
+            message = await body.read()
+            answer = await self._run("grpc", path[path.rindex("/") + 1 :], method, message, caller(headers))
+        except MeshError as error:
+            await _refuse(send, error)
+            return
+        size = b"%d" % len(answer)
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [
+                    (b"content-type", CONTENT_TYPE),
+                    (b"content-length", size),
+                    (b"x-msg-size", size),
+                    (b"x-grpc-status", b"0"),
+                ],
+            }
+        )
+        await send({"type": "http.response.body", "body": answer})
+
+
+def caller(headers: dict[bytes, bytes]) -> Caller:
+    """What the headers of a call say of its caller."""
+    get = headers.get
+    timeout = get(b"grpc-timeout")
+    routing, traceparent, tenant = get(b"x-routing"), get(b"traceparent"), get(b"x-tenant")
+    return Caller(
+        timeout=parse_timeout(timeout.decode("latin-1")) if timeout else None,
+        routing=routing.decode("latin-1") if routing else "",
+        traceparent=traceparent.decode("latin-1") if traceparent else "",
+        tenant=tenant.decode("latin-1") if tenant else "",
+    )
+
+
+def parse_timeout(value: str) -> float | None:
+    """Seconds of a grpc-timeout header: at most eight digits and a unit. None when it is malformed, as if it were absent."""
+    unit = _UNITS.get(value[-1:])
+    digits = value[:-1]
+    if unit is None or not digits.isascii() or not digits.isdigit() or len(digits) > 8:
+        return None
+    return int(digits) * unit
+
+
+def encode_message(message: str) -> str:
+    """A status message as the grpc-message header wants it: percent-encoded UTF-8."""
+    return quote(message, safe=_SAFE)
+
+
+async def _refuse(send: Send, error: MeshError) -> None:
+    headers = [
+        (b"content-type", CONTENT_TYPE),
+        (b"content-length", b"0"),
+        (b"x-msg-size", b"0"),
+        (b"x-grpc-status", b"%d" % error.code.value[0]),
+        (b"x-grpc-message", encode_message(error.message).encode("ascii")),
+    ]
+    if error.retry_after is not None:
+        headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after))))
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
