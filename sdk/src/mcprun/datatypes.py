@@ -83,9 +83,7 @@ def decode_bytes(raw: bytes, *, count: int, tensor: str) -> list[bytes]:
         (size,) = _LENGTH.unpack_from(raw, position)
         position += 4
         if position + size > end:
-            raise InvalidInput(
-                f"tensor {tensor!r}: BYTES element {len(elements)} is cut off: {size} bytes expected, got {end - position}"
-            )
+            raise InvalidInput(f"tensor {tensor!r}: BYTES element {len(elements)} is cut off: {size} bytes expected, got {end - position}")
         elements.append(raw[position : position + size])
         position += size
         if len(elements) > count:

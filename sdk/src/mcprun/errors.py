@@ -129,9 +129,7 @@ class MessageTooLarge:
     def error(self, what: str, size_bytes: int | None) -> ResourceExhausted:
         """The refusal of `what` (such as "the request"), whose size is None when it is only known to be over the limit."""
         size = f"{size_bytes} bytes" if size_bytes is not None else "more than that"
-        return ResourceExhausted(
-            f"{what} is too large: at most {self.limit_bytes} bytes (max_message_bytes) are allowed, got {size}"
-        )
+        return ResourceExhausted(f"{what} is too large: at most {self.limit_bytes} bytes (max_message_bytes) are allowed, got {size}")
 
 
 def from_code(code: int, message: str, *, retry_after: float | None = None) -> MeshError:

@@ -121,7 +121,7 @@ def test_a_draining_worker_gets_no_more_and_finishes_what_it_has() -> None:
     scheduler.drain("w", 0.0)
     scheduler.submit(call(2), 0.0)
     assert scheduler.pump(1.0) == []
-    assert scheduler.finish("w", flight.batch_id) is flight
+    assert [call.key for call in scheduler.finish(flight)] == [1]
     assert (scheduler.waiting, scheduler.running) == (1, 0)
     scheduler.check_integrity()
 
@@ -130,9 +130,25 @@ def test_a_batch_is_finished_once_and_only_by_its_worker() -> None:
     scheduler = scheduler_with_worker()
     scheduler.submit(call(1), 0.0)
     (flight,) = scheduler.pump(0.0)
-    assert scheduler.finish("v", flight.batch_id) is None
-    assert scheduler.finish("w", flight.batch_id) is flight
-    assert scheduler.finish("w", flight.batch_id) is None
+    assert scheduler.flight("v", flight.batch_id) is None
+    assert scheduler.flight("w", flight.batch_id) is flight
+    scheduler.finish(flight)
+    assert scheduler.flight("w", flight.batch_id) is None
+
+
+def test_a_call_that_was_answered_in_part_of_a_batch_is_not_run_again() -> None:
+    scheduler = scheduler_with_worker()
+    for key in (1, 2):
+        scheduler.submit(call(key), 0.0)
+    (flight,) = scheduler.pump(0.0)
+    answered = scheduler.answered(flight, 1)
+    assert answered is not None
+    assert answered.key == 1
+    assert scheduler.answered(flight, 1) is None
+    scheduler.check_integrity()
+    scheduler.detach("w", 0.1)
+    add_worker(scheduler, "v")
+    assert [list(again.calls) for again in scheduler.pump(0.1)] == [[2]]
 
 
 def test_a_closed_model_refuses_new_calls_and_keeps_accepted_ones() -> None:
@@ -144,7 +160,7 @@ def test_a_closed_model_refuses_new_calls_and_keeps_accepted_ones() -> None:
     assert scheduler.busy(MODEL)
     scheduler.add_credits("w", MODEL, 1)
     (flight,) = scheduler.pump(0.0)
-    scheduler.finish("w", flight.batch_id)
+    scheduler.finish(flight)
     assert not scheduler.busy(MODEL)
     scheduler.reopen(MODEL)
     scheduler.submit(call(3), 0.0)
@@ -241,10 +257,12 @@ class Mesh(RuleBasedStateMachine):
 
     def complete(self, batch_id: int) -> None:
         flight = self.flights.pop(batch_id)
-        assert self.scheduler.finish(flight.worker_id, batch_id) is flight
-        for key, done in flight.calls.items():
+        for key in list(flight.calls):
+            done = self.scheduler.answered(flight, key)
+            assert done is not None
             if not done.abandoned:
                 self.end(key, "answered")
+        assert self.scheduler.finish(flight) == []
 
     @rule(seconds=st.floats(0.001, 12))
     def wait(self, seconds: float) -> None:

@@ -25,7 +25,10 @@ _log = get_logger(__name__)
 
 class _Report(pybreaker.CircuitBreakerListener):  # type: ignore[misc]
     def state_change(
-        self, cb: pybreaker.CircuitBreaker, old_state: pybreaker.CircuitBreakerState | None, new_state: pybreaker.CircuitBreakerState
+        self,
+        cb: pybreaker.CircuitBreaker,
+        old_state: pybreaker.CircuitBreakerState | None,
+        new_state: pybreaker.CircuitBreakerState,
     ) -> None:
         state = new_state.name
         _state.labels(cb.name).set(_STATES[state])

@@ -80,9 +80,7 @@ async def server(
     if telemetry is not None and telemetry.enabled:
         from opentelemetry.instrumentation.grpc import aio_server_interceptor, filters
 
-        chain.insert(
-            0, aio_server_interceptor(tracer_provider=telemetry.provider, filter_=filters.negate(filters.health_check()))
-        )
+        chain.insert(0, aio_server_interceptor(tracer_provider=telemetry.provider, filter_=filters.negate(filters.health_check())))
     instance = grpc.aio.server(options=options(max_message_bytes), interceptors=chain)
     health_pb2_grpc.add_HealthServicer_to_server(health_state.servicer, instance)
     await health_state.set(False)

@@ -59,9 +59,7 @@ class ServiceSettings(BaseSettings):
     )
 
     config: Path | None = Field(default=None, description="A YAML file with settings")
-    environment: Literal["dev", "staging", "prod"] = Field(
-        default="dev", description="Picks the defaults of log level and sampling"
-    )
+    environment: Literal["dev", "staging", "prod"] = Field(default="dev", description="Picks the defaults of log level and sampling")
     log_level: Literal["debug", "info", "warning", "error"] | None = Field(
         default=None,
         description="The least severe log lines that are written; by default debug, info and warning for dev, staging, prod",

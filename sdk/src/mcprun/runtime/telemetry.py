@@ -39,9 +39,7 @@ class Telemetry:
         return self._provider
 
     @contextmanager
-    def span(
-        self, name: str, traceparent: str, *, kind: SpanKind = SpanKind.INTERNAL, start_ns: int | None = None
-    ) -> Iterator[Span]:
+    def span(self, name: str, traceparent: str, *, kind: SpanKind = SpanKind.INTERNAL, start_ns: int | None = None) -> Iterator[Span]:
         """A span below the one that `traceparent` names, current within the block.
 
         `start_ns` is its start as nanoseconds since the epoch, when it began before now.

@@ -60,7 +60,7 @@ class Broker:
     ) -> None:
         self.catalog = Catalog()
         self.statistics: dict[ModelKey, ModelStatistics] = {}
-        self._scheduler = Scheduler(grace=grace)
+        self._scheduler = Scheduler(grace=grace, max_batch_bytes=max_bytes)
         self._grace = grace
         self._command_seconds = command_seconds
         self._max_bytes = max_bytes
@@ -275,15 +275,14 @@ class Broker:
         self._scheduler.reopen(key)
 
     def _finish(self, link: WorkerLink, result: worker_pb2.BatchResult, now: float) -> None:
-        flight = self._scheduler.finish(link.worker_id, result.batch_id)
+        flight = self._scheduler.flight(link.worker_id, result.batch_id)
         if flight is None:
             _log.warning("a worker answered a batch that it does not have", worker=link.worker_id, batch=result.batch_id)
             return
         known, sums = self._metrics[flight.model], self.statistics[flight.model]
-        open_calls = dict(flight.calls)
         served = queued_ns = 0
         for answer in result.answers:
-            call = open_calls.pop(answer.id, None)
+            call = self._scheduler.answered(flight, answer.id)
             if call is None:
                 continue
             took_ns = int((now - call.arrived) * _NANO)
@@ -298,10 +297,12 @@ class Broker:
                 if not call.abandoned:
                     known.ok.inc()
             self._answer(call, answer)
-        for call in open_calls.values():
-            known.failed.inc()
-            self._answer(call, _failure(call.key, Internal("the worker sent no answer for this request")))
-        sums.add_batch(result, served=served, queued_ns=queued_ns, now_ms=time.time_ns() // 1_000_000)
+        sums.add_served(served, queued_ns)
+        if not result.partial:
+            for call in self._scheduler.finish(flight):
+                known.failed.inc()
+                self._answer(call, _failure(call.key, Internal("the worker sent no answer for this request")))
+            sums.add_batch(result, requests=flight.size, now_ms=time.time_ns() // 1_000_000)
         self._progress.set()
 
     def _answer(self, call: Call, answer: batcher_pb2.InferAnswer) -> None:
@@ -411,9 +412,7 @@ class Broker:
         # A command without a caller (such as the unloads at attach) may fail unseen: the worker's state tells of it.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         link.commands[command_id] = future
-        link.outbox.put(
-            worker_pb2.BatcherFrame(commands=[worker_pb2.ModelCommand(id=command_id, action=action, model_name=name)])
-        )
+        link.outbox.put(worker_pb2.BatcherFrame(commands=[worker_pb2.ModelCommand(id=command_id, action=action, model_name=name)]))
         return future
 
     def _model_lock(self, name: str) -> asyncio.Lock:

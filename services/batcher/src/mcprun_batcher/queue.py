@@ -75,8 +75,9 @@ class ModelQueue:
     Invariants, tested by `check_integrity`: `rows`, `size` and `bytes` are the sums over the waiting calls; no group is empty.
     """
 
-    def __init__(self, policy: BatchingPolicy) -> None:
+    def __init__(self, policy: BatchingPolicy, *, max_batch_bytes: int = 64 * 1024 * 1024) -> None:
         self.policy = policy
+        self._max_batch_bytes = max_batch_bytes
         self.servers: dict[str, Server] = {}
         self.size = 0
         self.bytes = 0
@@ -91,10 +92,7 @@ class ModelQueue:
         """Why the queue cannot take this call now; None when it can."""
         policy = self.policy
         if self.size >= policy.max_queue_size:
-            return (
-                f"the queue of model {call.model[0]!r} is full: "
-                f"at most {policy.max_queue_size} requests (max_queue_size) may wait"
-            )
+            return f"the queue of model {call.model[0]!r} is full: at most {policy.max_queue_size} requests (max_queue_size) may wait"
         if self.bytes + len(call.request) > policy.max_queue_bytes:
             return (
                 f"the queue of model {call.model[0]!r} is full: at most {policy.max_queue_bytes} bytes (max_queue_bytes) may "
@@ -175,14 +173,16 @@ class ModelQueue:
     def _take(self, group: OrderedDict[int, Call]) -> list[Call]:
         calls: list[Call] = []
         room = max(1, self.policy.max_batch_size)
+        room_bytes = self._max_batch_bytes
         while group:
             call = next(iter(group.values()))
             # A call with more rows than a batch may hold was refused before; one that is first always fits.
-            if calls and call.rows > room:
+            if calls and (call.rows > room or len(call.request) > room_bytes):
                 break
             self.remove(call)
             calls.append(call)
             room -= call.rows
+            room_bytes -= len(call.request)
             if room <= 0:
                 break
         return calls

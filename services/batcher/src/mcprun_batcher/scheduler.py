@@ -22,7 +22,9 @@ class Flight:
     worker_id: str
     model: ModelKey
     calls: dict[int, Call]
-    """Its calls by key, in order."""
+    """Its calls that have no answer yet by key, in order."""
+    size: int
+    """How many calls it had when it left."""
     sent: float
     """When it left, in seconds of the clock."""
 
@@ -55,11 +57,13 @@ class _Worker:
 class Scheduler:
     """Holds every accepted call until exactly one of: its batch is finished, it ends with an error, it is cancelled.
 
-    `grace` is how long calls wait for a model that no worker offers any more, in seconds.
+    `grace` is how long calls wait for a model that no worker offers any more, in seconds. A batch of several calls has at most
+    `max_batch_bytes` of requests, so that it fits into one message.
     """
 
-    def __init__(self, *, grace: float) -> None:
+    def __init__(self, *, grace: float, max_batch_bytes: int = 64 * 1024 * 1024) -> None:
         self._grace = grace
+        self._max_batch_bytes = max_batch_bytes
         self._models: dict[ModelKey, _Queued] = {}
         self._workers: dict[str, _Worker] = {}
         self._waiting: dict[int, Call] = {}
@@ -153,7 +157,7 @@ class Scheduler:
         self._workers[worker_id].models.add(model)
         queued = self._models.get(model)
         if queued is None:
-            queued = self._models[model] = _Queued(ModelQueue(policy))
+            queued = self._models[model] = _Queued(ModelQueue(policy, max_batch_bytes=self._max_batch_bytes))
         queued.queue.policy = policy
         queued.orphaned_since = None
         server = queued.queue.servers.get(worker_id)
@@ -214,23 +218,29 @@ class Scheduler:
             queued.queue.prepend(again)
         return endings
 
-    def finish(self, worker_id: str, batch_id: int) -> Flight | None:
-        """A worker has finished a batch. None when it does not have it."""
+    def flight(self, worker_id: str, batch_id: int) -> Flight | None:
+        """A batch that a worker has, None when it does not have it."""
         flight = self._flights.get(batch_id)
-        if flight is None or flight.worker_id != worker_id:
-            return None
-        del self._flights[batch_id]
-        for key in flight.calls:
+        return flight if flight is not None and flight.worker_id == worker_id else None
+
+    def answered(self, flight: Flight, key: int) -> Call | None:
+        """A worker has answered one call of a batch. None when the call is not in it, or not any more."""
+        call = flight.calls.pop(key, None)
+        if call is not None:
+            self._models[flight.model].in_flight -= 1
             del self._in_flight[key]
-        worker = self._workers[worker_id]
-        worker.batches.discard(batch_id)
-        queued = self._models[flight.model]
-        queued.in_flight -= len(flight.calls)
-        server = queued.queue.servers.get(worker_id)
+        return call
+
+    def finish(self, flight: Flight) -> list[Call]:
+        """A worker has finished a batch. Returns its calls that were not answered."""
+        del self._flights[flight.batch_id]
+        left = [call for key in list(flight.calls) if (call := self.answered(flight, key)) is not None]
+        self._workers[flight.worker_id].batches.discard(flight.batch_id)
+        server = self._models[flight.model].queue.servers.get(flight.worker_id)
         if server is not None:
-            server.running.discard(batch_id)
+            server.running.discard(flight.batch_id)
         self._ready.add(flight.model)
-        return flight
+        return left
 
     # Models
 
@@ -338,7 +348,7 @@ class Scheduler:
         return calls
 
     def _send(self, model: ModelKey, queued: _Queued, server: Server, calls: list[Call], now: float) -> Flight:
-        flight = Flight(next(self._batch_ids), server.worker_id, model, {call.key: call for call in calls}, now)
+        flight = Flight(next(self._batch_ids), server.worker_id, model, {call.key: call for call in calls}, len(calls), now)
         for call in calls:
             del self._waiting[call.key]
             self._leave(call)

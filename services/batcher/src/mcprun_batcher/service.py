@@ -49,9 +49,7 @@ class BatcherService(batcher_pb2_grpc.BatcherServicer):
         finally:
             broker.detach_router(link)
 
-    async def WatchCatalog(
-        self, request: batcher_pb2.WatchCatalogRequest, context: Context
-    ) -> AsyncIterator[batcher_pb2.Catalog]:
+    async def WatchCatalog(self, request: batcher_pb2.WatchCatalogRequest, context: Context) -> AsyncIterator[batcher_pb2.Catalog]:
         """Sends the catalogue now and whenever it changes."""
         event = self._broker.watch()
         try:

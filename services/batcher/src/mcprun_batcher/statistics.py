@@ -46,17 +46,20 @@ class ModelStatistics:
     compute_output: Duration = field(default_factory=Duration)
     batches: dict[int, _BatchSize] = field(default_factory=dict)
 
-    def add_batch(self, result: worker_pb2.BatchResult, *, served: int, queued_ns: int, now_ms: int) -> None:
-        """A batch came back: `served` requests of it succeeded after `queued_ns` in the queue in all."""
+    def add_served(self, requests: int, queued_ns: int) -> None:
+        """`requests` succeeded after `queued_ns` in the queue in all."""
+        self.queue.add(requests, queued_ns)
+
+    def add_batch(self, result: worker_pb2.BatchResult, *, requests: int, now_ms: int) -> None:
+        """A batch of `requests` is finished."""
         if not result.rows:
             return
         self.last_inference_ms = now_ms
         self.inference_count += result.rows
         self.execution_count += 1
-        self.queue.add(served, queued_ns)
-        self.compute_input.add(served, result.compute_input_ns * served)
-        self.compute_infer.add(served, result.compute_infer_ns * served)
-        self.compute_output.add(served, result.compute_output_ns * served)
+        self.compute_input.add(requests, result.compute_input_ns * requests)
+        self.compute_infer.add(requests, result.compute_infer_ns * requests)
+        self.compute_output.add(requests, result.compute_output_ns * requests)
         size = self.batches.get(result.rows)
         if size is None:
             size = self.batches[result.rows] = _BatchSize()

@@ -129,9 +129,7 @@ class Bridged(Protocol):
 class Rested(Protocol):
     """Answers a REST request."""
 
-    async def __call__(
-        self, method: str, raw_path: bytes, query: bytes, headers: dict[bytes, bytes], body: Body, send: Send
-    ) -> None:
+    async def __call__(self, method: str, raw_path: bytes, query: bytes, headers: dict[bytes, bytes], body: Body, send: Send) -> None:
         """Answers one request."""
 
 

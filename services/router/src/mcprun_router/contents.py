@@ -20,9 +20,7 @@ def to_raw(tensor: oip.ModelInferRequest.InferInputTensor) -> bytes:
         raise InvalidInput(f"input {tensor.name!r}: {datatype.name} elements must come in raw_input_contents")
     wrong = [name for name in used if name != datatype.contents]
     if wrong:
-        raise InvalidInput(
-            f"input {tensor.name!r}: {datatype.name} elements are expected in {datatype.contents}, got {', '.join(wrong)}"
-        )
+        raise InvalidInput(f"input {tensor.name!r}: {datatype.name} elements are expected in {datatype.contents}, got {', '.join(wrong)}")
     values = getattr(tensor.contents, datatype.contents)
     if datatype.name == "BYTES":
         return encode_bytes(values)

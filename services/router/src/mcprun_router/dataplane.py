@@ -112,9 +112,7 @@ class Dataplane:
             max_batch_size=model.max_batch_size,
             default_model_filename=told.model_filename,
             instance_group=[
-                model_config_pb2.ModelInstanceGroup(
-                    name=name, count=told.instances, kind=model_config_pb2.ModelInstanceGroup.KIND_CPU
-                )
+                model_config_pb2.ModelInstanceGroup(name=name, count=told.instances, kind=model_config_pb2.ModelInstanceGroup.KIND_CPU)
             ],
         )
         config.version_policy.specific.versions.extend(
@@ -152,9 +150,7 @@ class Dataplane:
     async def load(self, name: str, parameters: Sequence[str]) -> None:
         """Loads a model, or loads it anew when its files changed."""
         if parameters:
-            raise Unimplemented(
-                f"loading with parameters is not supported, got {', '.join(parameters)}: change the model's folder instead"
-            )
+            raise Unimplemented(f"loading with parameters is not supported, got {', '.join(parameters)}: change the model's folder instead")
         await _told(self._admin.LoadModel(admin_pb2.LoadModelRequest(name=name)))
 
     async def unload(self, name: str) -> None:
@@ -234,9 +230,7 @@ class Dataplane:
             elif given:
                 raw.append(given.pop(0))
             elif all(extent != 0 for extent in tensor.shape):
-                raise InvalidInput(
-                    f"input {tensor.name!r} has no data: neither raw_input_contents nor contents nor shared memory"
-                )
+                raise InvalidInput(f"input {tensor.name!r} has no data: neither raw_input_contents nor contents nor shared memory")
             else:
                 raw.append(b"")
         if given:
@@ -268,9 +262,7 @@ class Dataplane:
                 region = self.shared_memory.get(parameters[_REGION].string_param)
                 offset, room = parameters[_REGION_OFFSET].int64_param, parameters[_REGION_SIZE].int64_param
                 if len(raw[position]) > room:
-                    raise InvalidInput(
-                        f"output {output.name!r} has {len(raw[position])} bytes, but shared_memory_byte_size allows {room}"
-                    )
+                    raise InvalidInput(f"output {output.name!r} has {len(raw[position])} bytes, but shared_memory_byte_size allows {room}")
                 region.write(offset, raw[position])
                 output.parameters[_REGION].string_param = region.name
                 output.parameters[_REGION_SIZE].int64_param = len(raw[position])

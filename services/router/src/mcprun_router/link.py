@@ -128,13 +128,9 @@ class BatcherLink:
         """
         limits = self._limits
         if self._open_requests >= limits.max_open_requests:
-            raise ResourceExhausted(
-                f"at most {limits.max_open_requests} requests (max_open_requests) may be open", retry_after=1.0
-            )
+            raise ResourceExhausted(f"at most {limits.max_open_requests} requests (max_open_requests) may be open", retry_after=1.0)
         if self._open_bytes + len(request) > limits.max_open_bytes:
-            raise ResourceExhausted(
-                f"at most {limits.max_open_bytes} bytes of requests (max_open_bytes) may be open", retry_after=1.0
-            )
+            raise ResourceExhausted(f"at most {limits.max_open_bytes} bytes of requests (max_open_bytes) may be open", retry_after=1.0)
         if timeout is not None and timeout <= 0:
             raise DeadlineExceeded("the deadline passed before the request was sent on")
         self._open_requests += 1

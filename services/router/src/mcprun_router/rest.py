@@ -120,9 +120,7 @@ class Rest:
         ):
             self._routes.setdefault((len(pattern), pattern[0]), []).append((pattern, method, name, handler))
 
-    async def __call__(
-        self, method: str, raw_path: bytes, query: bytes, headers: dict[bytes, bytes], body: Body, send: Send
-    ) -> None:
+    async def __call__(self, method: str, raw_path: bytes, query: bytes, headers: dict[bytes, bytes], body: Body, send: Send) -> None:
         """Answers one request."""
         try:
             name, handler, parameters = self._match("GET" if method == "HEAD" else method, raw_path)
@@ -322,9 +320,7 @@ def _json(document: Any, *, status: int = 200) -> Response:
 
 
 def _message(message: Message) -> Response:
-    return _json(
-        _numbers(MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True), message)
-    )
+    return _json(_numbers(MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True), message))
 
 
 def _numbers(document: dict[str, Any], message: Message) -> dict[str, Any]:

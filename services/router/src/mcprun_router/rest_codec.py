@@ -222,9 +222,7 @@ def _array(data: Any, target: "np.dtype[Any]", name: str) -> "np.ndarray[Any, An
     kind = array.dtype.kind
     if kind in {"U", "O"} and target.kind == "f":
         # Either "NaN" and its like among the numbers, or whole numbers over 64 bits.
-        return np.array(
-            [_number(element, position, name) for position, element in enumerate(_flat(data, name))], dtype=np.float64
-        )
+        return np.array([_number(element, position, name) for position, element in enumerate(_flat(data, name))], dtype=np.float64)
     if not array.size:
         return np.zeros(0, target)
     expected = {"f": "iuf", "b": "b"}.get(target.kind, "iu")
@@ -254,9 +252,7 @@ def _number(element: Any, position: int, name: str) -> float:
         return _NON_FINITE[element]
     if isinstance(element, int | float) and not isinstance(element, bool):
         return float(element)
-    raise InvalidInput(
-        f'input {name!r}: element {position} must be a number, "NaN", "Infinity" or "-Infinity", got {_shown(element)}'
-    )
+    raise InvalidInput(f'input {name!r}: element {position} must be a number, "NaN", "Infinity" or "-Infinity", got {_shown(element)}')
 
 
 def _check_overflow(array: "np.ndarray[Any, Any]", converted: "np.ndarray[Any, Any]", datatype: Datatype, name: str) -> None:
@@ -307,9 +303,7 @@ def _json_data(tensor: oip.ModelInferResponse.InferOutputTensor, raw: bytes) -> 
         try:
             return [element.decode() for element in elements]
         except UnicodeDecodeError:
-            raise InvalidInput(
-                f"output {tensor.name!r} holds bytes that are no UTF-8 text: ask for it with binary_data true"
-            ) from None
+            raise InvalidInput(f"output {tensor.name!r} holds bytes that are no UTF-8 text: ask for it with binary_data true") from None
     if tensor.datatype == "BF16":
         wide = np.frombuffer(raw, "<u2").astype("<u4") << 16
         array = wide.view("<f4")
@@ -374,9 +368,7 @@ def _list(document: dict[str, Any], key: str, *, required: bool) -> list[Any]:
 def _kind(value: Any) -> str:
     if value is None:
         return "nothing"
-    return {bool: "true or false", int: "a number", float: "a number", str: "a string", list: "a list", dict: "an object"}[
-        type(value)
-    ]
+    return {bool: "true or false", int: "a number", float: "a number", str: "a string", list: "a list", dict: "an object"}[type(value)]
 
 
 def _shown(value: Any) -> str:

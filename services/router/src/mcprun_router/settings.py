@@ -15,9 +15,7 @@ class RouterSettings(ServiceSettings):
     http_address: str = Field(default="127.0.0.1:8000", description="Where HTTP is served: unix:PATH or HOST:PORT")
     grpc_address: str = Field(default="127.0.0.1:8001", description="Where gRPC is served: unix:PATH or HOST:PORT")
     batcher_address: str = Field(default="127.0.0.1:9001", description="The batcher: unix:PATH or HOST:PORT")
-    default_model: str = Field(
-        default="", description="The model of /v1/infer requests that name none; empty: the only one there is"
-    )
+    default_model: str = Field(default="", description="The model of /v1/infer requests that name none; empty: the only one there is")
     routing_labels: dict[str, str] = Field(
         default={"v2-canary": "canary"}, description="Which version label each value of the x-routing header selects"
     )

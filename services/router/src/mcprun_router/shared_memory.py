@@ -28,8 +28,7 @@ class Region:
     def _locate(self, offset: int, byte_size: int) -> int:
         if offset < 0 or byte_size < 0 or offset + byte_size > self.byte_size:
             raise InvalidInput(
-                f"shared memory region {self.name!r} has {self.byte_size} bytes, "
-                f"but bytes {offset} to {offset + byte_size} are asked for"
+                f"shared memory region {self.name!r} has {self.byte_size} bytes, but bytes {offset} to {offset + byte_size} are asked for"
             )
         return self.offset + offset
 
@@ -37,9 +36,7 @@ class Region:
         """`byte_size` bytes from `offset` on. Raises InvalidInput when they are not all there."""
         data = os.pread(self.descriptor, byte_size, self._locate(offset, byte_size))
         if len(data) != byte_size:
-            raise InvalidInput(
-                f"shared memory region {self.name!r} has shrunk: {byte_size} bytes expected at {offset}, got {len(data)}"
-            )
+            raise InvalidInput(f"shared memory region {self.name!r} has shrunk: {byte_size} bytes expected at {offset}, got {len(data)}")
         return data
 
     def write(self, offset: int, data: bytes) -> None:
@@ -78,8 +75,7 @@ class SharedMemory:
         if offset < 0 or offset + byte_size > size:
             os.close(descriptor)
             raise InvalidInput(
-                f"shared memory region {name!r}: the object {key!r} has {size} bytes, "
-                f"but {byte_size} at {offset} are to be registered"
+                f"shared memory region {name!r}: the object {key!r} has {size} bytes, but {byte_size} at {offset} are to be registered"
             )
         self._regions[name] = Region(name, key, offset, byte_size, descriptor)
 

@@ -45,9 +45,7 @@ def check(request: oip.ModelInferRequest, model: Model) -> Fit:
             if rows < 0:
                 rows = shape[0]
             elif rows != shape[0]:
-                raise InvalidInput(
-                    f"input {name!r}: all inputs must have the same number of rows, {rows} expected, got {shape[0]}"
-                )
+                raise InvalidInput(f"input {name!r}: all inputs must have the same number of rows, {rows} expected, got {shape[0]}")
             if model.varies:
                 extents += shape
                 extents.append(-1)
@@ -59,9 +57,7 @@ def check(request: oip.ModelInferRequest, model: Model) -> Fit:
     if not model.max_batch_size:
         return Fit(1, b"")
     if rows > model.max_batch_size:
-        raise InvalidInput(
-            f"the request has {rows} rows, but model {model.name!r} takes at most {model.max_batch_size} (max_batch_size)"
-        )
+        raise InvalidInput(f"the request has {rows} rows, but model {model.name!r} takes at most {model.max_batch_size} (max_batch_size)")
     if not model.varies:
         return Fit(rows, b"")
     return Fit(rows, _shape_key(seen, inputs, extents))
@@ -89,9 +85,7 @@ def _check_tensor(datatype: str, shape: tuple[int, ...], spec: Tensor, raw: byte
     count = element_count(shape)
     if spec.itemsize:
         if len(raw) != count * spec.itemsize:
-            raise InvalidInput(
-                f"input {spec.name!r}: {count * spec.itemsize} bytes expected for {datatype} {list(shape)}, got {len(raw)}"
-            )
+            raise InvalidInput(f"input {spec.name!r}: {count * spec.itemsize} bytes expected for {datatype} {list(shape)}, got {len(raw)}")
     else:
         decode_bytes(raw, count=count, tensor=spec.name)
 

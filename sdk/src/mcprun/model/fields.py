@@ -1,0 +1,46 @@
+"""Kinds of values in files that people write. Scalars are strict: `"5"` is no number and `1` is not true."""
+
+from pathlib import PurePosixPath
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Discriminator, Field, Strict, Tag, ValidationInfo
+
+from mcprun.document import Document
+from mcprun.mistakes import Mistake
+
+Text = Annotated[str, Strict(), Field(min_length=1)]
+Flag = Annotated[bool, Strict()]
+Whole = Annotated[int, Strict()]
+Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
+Positive = Annotated[int, Strict(), Field(gt=0, le=1_000_000)]
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+Name = Annotated[str, Strict(), Field(pattern=NAME_PATTERN)]
+
+
+def _one_or_pair(value: Any) -> str:
+    return "pair" if isinstance(value, list | tuple) else "one"
+
+
+Size = Annotated[
+    Annotated[Positive, Tag("one")] | Annotated[tuple[Positive, Positive], Tag("pair")],
+    Discriminator(_one_or_pair),
+]
+"""Pixels: one number, or height and width."""
+
+
+def _inside(value: str, info: ValidationInfo) -> str:
+    path = PurePosixPath(value)
+    if path.is_absolute() or ".." in path.parts:
+        raise Mistake("a path inside the model's folder")
+    if isinstance(info.context, Document):
+        folder = info.context.file.parent
+        if not (folder / path).exists():
+            raise Mistake(f"a file in {folder}", f"{value!r}, which does not exist")
+        if (folder / path).is_dir():
+            raise Mistake("a file", f"{value!r}, which is a folder")
+    return value
+
+
+InsidePath = Annotated[Text, AfterValidator(_inside)]
+"""A file in the model's folder, which must exist when the value comes out of a document. A symbolic link may lead elsewhere."""
