@@ -126,7 +126,7 @@ class Tokenize(Step):
 class ByteWindow(Step):
     """The first and the last bytes of a file as INT32, for file-type models such as Magika's.
 
-    Of the first `block` bytes, white space (space, \\t, \\n, \\v, \\f, \\r) is stripped from the start when `strip` is true and
+    Of the first `block` bytes, white space as bytes.isspace() sees it is stripped from the start when `strip` is true and
     the first `head` bytes of the rest are kept, filled up with `pad` at their end. Of the last `block` bytes, white space is
     stripped from the end, and the last `tail` bytes of the rest are kept, filled up with `pad` at their start. The two blocks
     may overlap: a file shorter than `block` is both. The result is both windows, `head` + `tail` numbers; a file that is empty

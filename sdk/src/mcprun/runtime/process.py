@@ -2,11 +2,14 @@
 
 import asyncio
 import gc
+import os
 import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+import structlog
 import uvloop
 
 from mcprun.runtime import logs, metrics, telemetry
@@ -37,6 +40,26 @@ class Stop:
 
 S = TypeVar("S", bound=ServiceSettings)
 
+_OVERTIME_SECONDS = 5.0
+"""How much longer than `drain_seconds` a stop may take before the process is ended, whatever it is doing."""
+
+
+async def _arm(stop: Stop, seconds: float, log: structlog.stdlib.BoundLogger) -> None:
+    """Makes the bound on a stop hold even if the event loop does not run any more: a thread keeps the time."""
+
+    def give_up() -> None:
+        log.error("the stop took too long", after_seconds=seconds)
+        os._exit(1)
+
+    await stop.wait()
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        await asyncio.get_running_loop().create_future()
+    finally:
+        timer.cancel()
+
 
 def run(settings_type: type[S], main: Callable[[S, telemetry.Telemetry, Stop], Awaitable[None]]) -> None:
     """The body of a console script: reads settings from the command line, sets up what all services share, runs `main`.
@@ -64,9 +87,11 @@ def run(settings_type: type[S], main: Callable[[S, telemetry.Telemetry, Stop], A
         # What was imported lives as long as the process; keep the collector from walking it again and again.
         gc.collect()
         gc.freeze()
+        watchdog = asyncio.create_task(_arm(stop, settings.drain_seconds + _OVERTIME_SECONDS, log))
         try:
             await main(settings, traces, stop)
         finally:
+            watchdog.cancel()
             traces.shutdown()
 
     try:

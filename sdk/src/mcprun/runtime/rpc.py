@@ -1,5 +1,6 @@
 """gRPC servers, channels and addresses, with one message limit and one set of options for every service."""
 
+import asyncio
 from collections.abc import Sequence
 
 import grpc
@@ -87,6 +88,12 @@ async def server(
     reflection.enable_server_reflection((*services, reflection.SERVICE_NAME), instance, pool=POOL)
     instance.add_insecure_port(address)
     return instance
+
+
+def being_cancelled() -> bool:
+    """Whether the current task is being cancelled, and not only a call in it."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def split_host_port(address: str) -> tuple[str, int]:

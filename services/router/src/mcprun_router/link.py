@@ -187,6 +187,10 @@ class BatcherLink:
                 _log.debug("the batcher cannot be reached", error=error.details())
             except (ConnectionError, TimeoutError, MeshError) as error:
                 _log.debug("the batcher cannot be reached", error=str(error))
+            except asyncio.CancelledError:
+                # grpc.aio also raises it for a call that was cut off, when nobody cancelled this task.
+                if rpc.being_cancelled():
+                    raise
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _submit(self) -> None:

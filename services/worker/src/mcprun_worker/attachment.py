@@ -5,6 +5,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeAlias
 
 import grpc
@@ -25,6 +26,7 @@ _log = logs.get_logger(__name__)
 _NANO = 1_000_000_000
 _RETRY_SECONDS = 0.1
 _MAX_RETRY_SECONDS = 1.0
+_FLUSH_SECONDS = 2.0
 
 Call: TypeAlias = "grpc.aio.StreamStreamCall[worker_pb2.WorkerFrame, worker_pb2.BatcherFrame]"
 Stub: TypeAlias = "worker_pb2_grpc.WorkerGatewayAsyncStub"
@@ -130,6 +132,10 @@ class Attachment:
                     _log.debug("the batcher cannot be reached", error=error.details())
                 except (ConnectionError, TimeoutError) as error:
                     _log.debug("the batcher cannot be reached", error=str(error))
+                except asyncio.CancelledError:
+                    # grpc.aio also raises it for a call that was cut off, when nobody cancelled this task.
+                    if rpc.being_cancelled():
+                        raise
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, _MAX_RETRY_SECONDS)
         finally:
@@ -149,7 +155,9 @@ class Attachment:
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.outbox.close()
-            await stream.written.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_FLUSH_SECONDS):
+                    await stream.written.wait()
 
     async def _attach(self, stub: Stub, models: Models) -> None:
         call = stub.Attach()

@@ -134,8 +134,6 @@ class Models:
                 version = await asyncio.to_thread(
                     load, config, self._repository.folder(name), number, threads=self._threads, device=self._device
                 )
-                if config.warmup:
-                    await asyncio.to_thread(_warm, version)
             except MeshError as error:
                 errors.append(error)
                 self._fail((name, number), error)
@@ -225,11 +223,3 @@ class Models:
     def _tell(self, version: model_pb2.ModelVersion) -> None:
         self._told[version.name, version.version] = version
         self._on_change(version)
-
-
-def _warm(version: LoadedVersion) -> None:
-    try:
-        version.warm_up()
-    except Exception as error:
-        # Zeros need not be an input that every model accepts; the first real request will tell.
-        _log.warning("warm-up failed", model=version.name, version=version.version, error=str(error))

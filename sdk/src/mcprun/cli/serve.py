@@ -1,0 +1,162 @@
+"""mcprun serve: the mesh in the foreground."""
+
+import asyncio
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcprun.cli.console import ConsoleReporter, JsonReporter, ServeReporter
+from mcprun.cli.failure import CommandFailed, ExitCode
+from mcprun.cli.output import console
+from mcprun.document import ConfigError
+from mcprun.supervisor.folders import FolderError, run_folders
+from mcprun.supervisor.launch import AddressTaken, Launch
+from mcprun.supervisor.plan import Listening, MissingService
+from mcprun.supervisor.state import AlreadyRunning, RunLock
+from mcprun.supervisor.supervisor import StartFailed, Supervisor
+from mcprun.workspace import DATA_FOLDER, FILENAME, Workspace, load_workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What is served out of a folder."""
+
+    workspace: Workspace
+    models: Path
+    demo: bool
+
+
+def serve(folder: Path, *, port: int | None, workers: int | None, demo: bool, as_json: bool) -> None:
+    """Runs the mesh until it is told to stop. Raises CommandFailed when it cannot be brought up."""
+    reporter: ServeReporter = JsonReporter() if as_json else ConsoleReporter(console(stderr=False))
+    if not folder.is_dir():
+        raise CommandFailed(ExitCode.USAGE, f"{folder} is no folder; `mcprun init {folder}` makes a workspace there")
+    lock = RunLock(folder / DATA_FOLDER / "run.lock")
+    try:
+        served = _served(folder, demo=demo)
+        lock.acquire()
+        listening = Listening(served.workspace.edge.host, port or served.workspace.edge.port)
+        launch = Launch(
+            served.workspace,
+            served.models,
+            run_folders((folder / DATA_FOLDER).resolve(), os.environ),
+            listening,
+            workers or served.workspace.workers,
+        )
+        launch.check()
+        if served.demo:
+            _prepare_demo(served.models, reporter)
+        _tell_model_mistakes(served.models, reporter)
+        asyncio.run(_run(launch, reporter, demo=served.demo))
+    except ConfigError as error:
+        raise CommandFailed(ExitCode.USAGE, "mistakes in the configuration:", *map(str, error.problems)) from error
+    except AlreadyRunning as error:
+        raise CommandFailed(ExitCode.ALREADY_RUNNING, str(error)) from error
+    except MissingService as error:
+        hint = 'Install them with: pip install "mcprun[local]". `mcprun doctor` says what else this machine lacks.'
+        raise CommandFailed(ExitCode.FAILED, str(error), hint) from error
+    except AddressTaken as error:
+        raise CommandFailed(ExitCode.PORT_TAKEN, str(error), f"Choose another with --port N, or with edge.port in {FILENAME}.") from error
+    except StartFailed as error:
+        raise CommandFailed(ExitCode.FAILED, str(error), f"Its log is in {folder / DATA_FOLDER / 'logs'}.") from error
+    except FolderError as error:
+        raise CommandFailed(ExitCode.FAILED, str(error)) from error
+    except OSError as error:
+        raise CommandFailed(ExitCode.FAILED, f"{error.filename or folder}: {error.strerror or error}") from error
+    finally:
+        reporter.close()
+        lock.release()
+
+
+def _served(folder: Path, *, demo: bool) -> Served:
+    file = folder / FILENAME
+    if demo or not file.exists():
+        workspace = Workspace(log_level="info", default_model="filetype")
+        return Served(workspace, (folder / DATA_FOLDER / "demo" / "models").resolve(), True)
+    workspace = load_workspace(file)
+    return Served(workspace, (folder / workspace.models).resolve(), False)
+
+
+def _prepare_demo(models: Path, reporter: ServeReporter) -> None:
+    from mcprun.demo.models import DemoError, prepare
+
+    try:
+        prepare(models, reporter.step)
+    except DemoError as error:
+        raise CommandFailed(ExitCode.FAILED, str(error), *error.remedies) from error
+
+
+def _tell_model_mistakes(models: Path, reporter: ServeReporter) -> None:
+    """Tells what is wrong with each model.yaml. The other models are served all the same."""
+    from mcprun.model.config import FILENAME as MODEL_FILENAME
+    from mcprun.model.config import load_model_config
+    from mcprun.model.repository import model_folders
+
+    folders = model_folders(models)
+    if not folders:
+        reporter.note(f"{models} holds no models: each has a folder with a {MODEL_FILENAME}", style="yellow")
+    for model in folders:
+        try:
+            load_model_config(model / MODEL_FILENAME)
+        except ConfigError as error:
+            reporter.note(f"{model.name} is not served:", style="red")
+            for problem in error.problems:
+                reporter.note(f"  {problem}")
+
+
+async def _run(launch: Launch, reporter: ServeReporter, *, demo: bool) -> None:
+    supervisor = launch.supervisor(reporter)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, supervisor.stop)
+    greeting = asyncio.create_task(_greet(supervisor, launch, reporter, demo=demo))
+    try:
+        await supervisor.run()
+    finally:
+        greeting.cancel()
+        await asyncio.gather(greeting, return_exceptions=True)
+        launch.folders.remove_sockets()
+    if supervisor.stopped_at_once:
+        raise CommandFailed(ExitCode.INTERRUPTED, "ended at once; accepted requests may be unanswered")
+    reporter.note("Stopped.")
+
+
+async def _greet(supervisor: Supervisor, launch: Launch, reporter: ServeReporter, *, demo: bool) -> None:
+    """Says what listens, and what to try, once the mesh is ready."""
+    await supervisor.ready.wait()
+    target, url = launch.listening.target, launch.listening.url
+    for line in (
+        "",
+        f"HTTP and gRPC   {target}",
+        f"models          {launch.models}",
+        f"logs            {launch.folders.logs}",
+        "",
+        "Try, in another terminal:",
+        *_commands(url, target, demo=demo),
+        "",
+        "Ctrl-C stops it, after accepted requests are answered.",
+    ):
+        reporter.note(line)
+
+
+def _commands(url: str, target: str, *, demo: bool) -> list[str]:
+    at = "" if url.endswith(":8080") else f" --url {url}"
+    if demo:
+        body = '{"inputs":[{"name":"text","datatype":"BYTES","shape":[1],"data":["good morning"]}]}'
+        client = [
+            "  pip install tritonclient[grpc]; python - <<'END'",
+            "  import numpy, tritonclient.grpc as grpc",
+            "  text = grpc.InferInput('text', [1], 'BYTES')",
+            "  text.set_data_from_numpy(numpy.array([b'good morning'], dtype=object))",
+            f"  print(grpc.InferenceServerClient('{target}').infer('embed', [text]).as_numpy('embedding'))",
+            "  END",
+        ]
+        return [f"  mcprun infer filetype --input /bin/sh{at}", f"  curl {url}/v2/models/embed/infer -d '{body}'", *client]
+    client = [
+        "  pip install tritonclient[grpc]; python - <<'END'",
+        "  import tritonclient.grpc as grpc",
+        f"  print(grpc.InferenceServerClient('{target}').get_model_repository_index())",
+        "  END",
+    ]
+    return [f"  mcprun models list{at}", f"  curl -X POST {url}/v2/repository/index", *client]
