@@ -20,6 +20,8 @@ Location = tuple[str | int, ...]
 
 _MERGE = "tag:yaml.org,2002:merge"
 _PLAIN = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float")}
+# Dates and the like are text here.
+_TEXT = {f"tag:yaml.org,2002:{name}" for name in ("str", "timestamp")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +208,8 @@ class _Reader:
             except (ValueError, YAMLError):
                 self._wrong(node, at, "a number", repr(node.value))
                 return None
-        if not str(node.tag).startswith("tag:yaml.org,2002:"):
+        if node.tag not in _TEXT:
             self._wrong(node, at, "a plain value", f"the tag {node.tag}")
-        # Dates and the like are text here.
         return node.value
 
     def _entries(self, node: MappingNode, at: Location, depth: int) -> Iterator[tuple[ScalarNode, Node, bool]]:

@@ -167,7 +167,10 @@ warmup: yes
         ("hello", "1:1 : expected a mapping of fields, got 'hello'"),
         ("a: b: c", "1:5 : expected YAML, got mapping values are not allowed here"),
         ("name: m\nmodel_path: [\n", "3:1 : expected YAML, got expected the node content, but found '<stream end>'"),
-        ("model_path: model.onnx\nmodel_path: 1/model.onnx", "2:1 model_path: expected each field once, got 'model_path' again (first on line 1)"),
+        (
+            "model_path: model.onnx\nmodel_path: 1/model.onnx",
+            "2:1 model_path: expected each field once, got 'model_path' again (first on line 1)",
+        ),
         ("name: other\nmodel_path: model.onnx", "1:1 name: expected the folder's name, 'm', got 'other'"),
         ("name: m", "1:1 model_path: expected model_path or versions, got neither"),
         ("model_path:", "1:1 model_path: expected model_path or versions, got nothing"),
@@ -178,51 +181,79 @@ warmup: yes
         ("versions: {a: {model_path: model.onnx}}", "1:12 versions.a: expected a version number, such as 1, got 'a'"),
         ("versions: {01: {model_path: model.onnx}}", "1:12 versions.01: expected a version number, such as 1, got '01'"),
         ("versions: {1: {labels: [x]}}", "1:12 versions.1.model_path: expected a value, got nothing"),
-        ("versions: {1: {model_path: model.onnx, label: [x]}}", "1:40 versions.1.label: expected one of model_path, labels, got 'label' (did you mean 'labels'?)"),
+        (
+            "versions: {1: {model_path: model.onnx, label: [x]}}",
+            "1:40 versions.1.label: expected one of model_path, labels, got 'label' (did you mean 'labels'?)",
+        ),
         (
             "versions:\n  1: {model_path: model.onnx, labels: [a]}\n  2: {model_path: model.onnx, labels: [a]}",
-            "3:39 versions.2.labels[0]: expected each label on one version, got 'a' again, after version 1",
+            "3:40 versions.2.labels[0]: expected each label on one version, got 'a' again, after version 1",
         ),
-        ("model_path: model.onnx\nversions: {1: {model_path: model.onnx}}", "1:1 model_path: expected either model_path or versions, got both"),
-        ("model_path: model.onnx\ninput_shape: [1, x]", "2:18 input_shape[1]: expected a whole number, got 'x'"),
-        ("model_path: model.onnx\ninput_shape: 3", "2:1 input_shape: expected a list, got 3"),
-        ("model_path: model.onnx\ninput_shape: [-2]", "2:15 input_shape[0]: expected at least -1, got -2"),
-        ("model_path: model.onnx\noutput_names: x", "2:1 output_names: expected a list of names, got 'x'"),
-        ("model_path: model.onnx\noutput_names: [1]", "2:16 output_names[0]: expected text, got 1"),
-        ("model_path: model.onnx\noutput_names: [a, a]", "2:19 output_names[1]: expected each name once, got 'a' again"),
-        ("model_path: model.onnx\ninputs: [{name: a, datatype: FP33}]", "2:20 inputs[0].datatype: expected 'BOOL', 'UINT8'"),
-        ("model_path: model.onnx\npreprocess: decode", "2:1 preprocess: expected a list of steps, got 'decode'"),
-        ("model_path: model.onnx\npreprocess: [{decode: {}, crop: 1}]", "2:14 preprocess[0]: expected a step, which is a name or a mapping of one key, such as decode, got 2 keys"),
-        ("model_path: model.onnx\npreprocess: [decode, normalize: 3]", "2:22 preprocess[1].normalize: expected a mapping of options, got 3"),
-        ("model_path: model.onnx\npreprocess: [decode, crop: [1, 2, 3]]", "2:22 preprocess[1].crop: expected at most 2 values, got [1, 2, 3]"),
-        ("model_path: model.onnx\npreprocess: [decode, resize: {size: [1, 2], fit: short_side}]", "2:32 preprocess[1].resize.size: expected one number with fit: short_side, got [1, 2]"),
-        ("model_path: model.onnx\npreprocess: [resize: 3]", "2:14 preprocess[0]: expected a decode step before resize, got none"),
-        ("model_path: model.onnx\npreprocess: [decode, layout, crop: 1]", "2:30 preprocess[2]: expected crop before cast, normalize and layout, got it after layout"),
-        ("model_path: model.onnx\npreprocess: [cast: FP32, decode]", "2:26 preprocess[1]: expected decode as the first step, since it takes BYTES, got it after cast"),
-        ("model_path: model.onnx\npreprocess: [tokenize, cast: FP32]", "2:24 preprocess[1]: expected no step after tokenize, got cast"),
-        ("model_path: model.onnx\npreprocess: [tokenize: x.json]", "2:14 preprocess[0].tokenize: expected a file in "),
-        ("model_path: model.onnx\npreprocess: [{softmax: {}}]", "2:15 preprocess[0].softmax: expected one of decode"),
-        ("model_path: model.onnx\npostprocess: [softmax: {axis: 1}]", "2:24 postprocess[0].softmax.axis: expected no options, got 'axis'"),
-        ("model_path: model.onnx\npostprocess: [mean_pool]", "2:15 postprocess[0]: expected a tokenize step, whose attention mask mean_pool needs, got none"),
-        ("model_path: model.onnx\npreprocess_input: x", "2:1 preprocess_input: expected a preprocess chain that begins with decode or tokenize or byte_window, got none"),
-        ("model_path: model.onnx\nlabels: 3", "2:1 labels: expected text, got 3"),
-        ("model_path: model.onnx\nlabels: [a, 3]", "2:13 labels[1]: expected text, got 3"),
-        ("model_path: model.onnx\ndynamic_batching: true", "2:1 dynamic_batching: expected a mapping, got true"),
-        ("model_path: model.onnx\ndynamic_batching: {max_batch_size: 0}", "2:20 dynamic_batching.max_batch_size: expected at least 1, got 0"),
-        ("model_path: model.onnx\ndynamic_batching: {min_batch_ratio: .nan}", "2:20 dynamic_batching.min_batch_ratio: expected a finite number, got nan"),
-        ("model_path: model.onnx\ninstances: {threads: true}", "2:13 instances.threads: expected a whole number, got true"),
+        (
+            "model_path: model.onnx\nversions: {1: {model_path: model.onnx}}",
+            "1:1 model_path: expected either model_path or versions, got both",
+        ),
         ("model_path: !!python/object:os.system x", "1:13 model_path: expected a plain value, got the tag"),
         ("model_path: !include x", "1:13 model_path: expected a plain value, got the tag !include"),
         ("? [a]\n: b\nmodel_path: model.onnx", "1:3 : expected a name as key, got a list"),
         ("model_path: model.onnx\n---\na: b", "2:1 : expected YAML"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_told_with_its_place(mistakes: Mistakes, text: str, told: str) -> None:
     assert any(line.startswith(told) for line in mistakes(text)), mistakes(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("input_shape: [1, x]", "18 input_shape[1]: expected a whole number, got 'x'"),
+        ("input_shape: 3", "1 input_shape: expected a list, got 3"),
+        ("input_shape: [-2]", "15 input_shape[0]: expected at least -1, got -2"),
+        ("output_names: x", "1 output_names: expected a list of names, got 'x'"),
+        ("output_names: [1]", "16 output_names[0]: expected text, got 1"),
+        ("output_names: [a, a]", "19 output_names[1]: expected each name once, got 'a' again"),
+        ("inputs: [{name: a, datatype: FP33}]", "20 inputs[0].datatype: expected 'BOOL', 'UINT8'"),
+        ("preprocess: decode", "1 preprocess: expected a list of steps, got 'decode'"),
+        (
+            "preprocess: [{decode: {}, crop: 1}]",
+            "14 preprocess[0]: expected a step, which is a name or a mapping of one key, such as decode, got 2 keys",
+        ),
+        ("preprocess: [decode, normalize: 3]", "22 preprocess[1].normalize: expected a mapping of options, got 3"),
+        ("preprocess: [decode, crop: [1, 2, 3]]", "22 preprocess[1].crop: expected at most 2 values, got [1, 2, 3]"),
+        (
+            "preprocess: [decode, resize: {size: [1, 2], fit: short_side}]",
+            "31 preprocess[1].resize.size: expected one number with fit: short_side, got [1, 2]",
+        ),
+        ("preprocess: [resize: 3]", "14 preprocess[0]: expected a decode step before resize, got none"),
+        ("preprocess: [decode, layout, crop: 1]", "30 preprocess[2]: expected crop before cast, normalize and layout, got it after layout"),
+        (
+            "preprocess: [cast: FP32, decode]",
+            "26 preprocess[1]: expected decode as the first step, since it takes BYTES, got it after cast",
+        ),
+        ("preprocess: [tokenize, cast: FP32]", "24 preprocess[1]: expected no step after tokenize, got cast"),
+        ("preprocess: [tokenize: x.json]", "14 preprocess[0].tokenize: expected a file in "),
+        ("preprocess: [{softmax: {}}]", "15 preprocess[0].softmax: expected one of decode"),
+        ("postprocess: [softmax: {axis: 1}]", "25 postprocess[0].softmax.axis: expected no options, got 'axis'"),
+        ("postprocess: [mean_pool]", "15 postprocess[0]: expected a tokenize step, whose attention mask mean_pool needs, got none"),
+        (
+            "preprocess_input: x",
+            "1 preprocess_input: expected a preprocess chain that begins with decode or tokenize or byte_window, got none",
+        ),
+        ("labels: 3", "1 labels: expected text, got 3"),
+        ("labels: [a, 3]", "13 labels[1]: expected text, got 3"),
+        ("dynamic_batching: true", "1 dynamic_batching: expected a mapping, got true"),
+        ("dynamic_batching: {max_batch_size: 0}", "20 dynamic_batching.max_batch_size: expected at least 1, got 0"),
+        ("dynamic_batching: {min_batch_ratio: .nan}", "20 dynamic_batching.min_batch_ratio: expected a finite number, got nan"),
+        ("instances: {threads: true}", "13 instances.threads: expected a whole number, got true"),
+    ],
+)
+def test_a_mistake_in_one_line_is_told_with_its_column(mistakes: Mistakes, text: str, told: str) -> None:
+    lines = mistakes("model_path: model.onnx\n" + text)
+    assert any(line.startswith(f"2:{told}") for line in lines), lines
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ModelConfigError, match="model.yaml:1:1: expected a file that can be read, got no such file or directory"):
+    with pytest.raises(ModelConfigError, match=r"model\.yaml:1:1: expected a file that can be read, got no such file or directory"):
         load_model_config(tmp_path / "model.yaml")
 
 
@@ -234,7 +265,7 @@ def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
 
 def test_bytes_that_are_no_text(folder: Path) -> None:
     (folder / "model.yaml").write_bytes(b"name: m\nx: \xff")
-    with pytest.raises(ModelConfigError, match="model.yaml:2:4: expected UTF-8 text, got the byte 0xff"):
+    with pytest.raises(ModelConfigError, match=r"model\.yaml:2:4: expected UTF-8 text, got the byte 0xff"):
         load_model_config(folder / "model.yaml")
 
 

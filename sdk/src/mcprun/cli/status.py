@@ -61,11 +61,17 @@ def _process(process: ProcessStatus, now: float) -> dict[str, Any]:
     values["uptime_seconds"] = round(now - process.started_at, 1) if process.started_at and process.pid else None
     values["memory_bytes"] = None
     if process.pid:
-        try:
-            values["memory_bytes"] = psutil.Process(process.pid).memory_info().rss
-        except psutil.Error:
-            values["memory_bytes"] = None
+        values["memory_bytes"] = _resident_bytes(process.pid)
     return values
+
+
+def _resident_bytes(pid: int) -> int | None:
+    """Resident memory of a process with its children, such as the edge's Envoy; None when it is gone."""
+    try:
+        process = psutil.Process(pid)
+        return sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
+    except psutil.Error:
+        return None
 
 
 def _print(answer: dict[str, Any]) -> None:

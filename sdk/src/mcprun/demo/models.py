@@ -62,9 +62,8 @@ def prepare(repository: Path, progress: Progress) -> list[str]:
 
 
 def _stamp(model: DemoModel) -> str:
-    template = _template(model.name)
     made_from = {source.name: source.version for source in model.sources}
-    return json.dumps({"format": _FORMAT, "seed": SEED, **made_from, "yaml": template}, sort_keys=True)
+    return json.dumps({"format": _FORMAT, "seed": SEED, **made_from, "yaml": _template(model.name)}, sort_keys=True)
 
 
 def _is_made(folder: Path, stamp: str) -> bool:

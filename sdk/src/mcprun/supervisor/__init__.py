@@ -8,7 +8,7 @@
 - `backoff`: how long to wait before a restart
 - `state`: what `mcprun status` reads
 - `ports`: who listens where
-- `readiness`: when the mesh is ready, and when the edge has nothing left to do
+- `readiness`: when the mesh is ready
 - `events`: what the supervisor tells while it works
 - `supervisor`: the whole
 """

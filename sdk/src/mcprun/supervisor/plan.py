@@ -23,8 +23,6 @@ class ProcessPlan:
     """How long it may take to stop before it is killed."""
     address: str = ""
     """Where it is reached, for `mcprun status`."""
-    quiesce: str = ""
-    """The edge's admin address, when its requests must have ended before it is told to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +81,9 @@ def plan(
     sockets = {name: folders.socket(name) for name in ("kvcache", "batcher", "router-http", "router-grpc", "edge-admin")}
     bound = drain_seconds + 5
 
-    def process(name: str, stage: int, *arguments: str, address: str, number: str = "", quiesce: str = "") -> ProcessPlan:
+    def process(name: str, stage: int, *arguments: str, address: str, number: str = "") -> ProcessPlan:
         command = (str(scripts[name]), *arguments, *common)
-        return ProcessPlan(f"{name}{number}", command, stage, bound, address=address, quiesce=quiesce)
+        return ProcessPlan(f"{name}{number}", command, stage, bound, address=address)
 
     numbers = [""] if workers == 1 else [f"-{number}" for number in range(1, workers + 1)]
     return [
@@ -122,6 +120,5 @@ def plan(
             *("--admin-address", sockets["edge-admin"]),
             *("--runtime-dir", str(folders.edge_runtime)),
             address=listening.url,
-            quiesce=sockets["edge-admin"],
         ),
     ]

@@ -3,9 +3,8 @@
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from mcprun.supervisor.backoff import Backoff
 from mcprun.supervisor.child import Child, how_it_ended
@@ -14,14 +13,13 @@ from mcprun.supervisor.folders import RunFolders
 from mcprun.supervisor.logfile import LogFile, LogLine
 from mcprun.supervisor.plan import ProcessPlan
 from mcprun.supervisor.ports import listening_port
-from mcprun.supervisor.readiness import WaitForMesh, quiesce_edge
+from mcprun.supervisor.readiness import WaitForMesh
 from mcprun.supervisor.state import ProcessStatus, RunState
 
 USAGE_EXIT_CODE = 2
 """What a service ends with when its settings are wrong, which a restart does not mend."""
 MOST_DEATHS_BEFORE_READY = 5
 
-_QUIESCE_SHARE = 0.8
 _SCOUT_SECONDS = 0.2
 _TERMINATE_SECONDS = 3.0
 _KILL_SECONDS = 5.0
@@ -195,9 +193,7 @@ class _Kept:
         return child
 
     async def _find_metrics(self, pid: int) -> None:
-        """The port of its metrics, which it picks itself. The edge's are behind its admin address."""
-        if self.plan.quiesce:
-            return
+        """The port of its metrics, which it picks itself."""
         while (port := listening_port(pid)) is None:  # noqa: ASYNC110  the kernel knows, and does not call back
             await asyncio.sleep(_SCOUT_SECONDS)
         self.status.metrics_address = f"127.0.0.1:{port}"
@@ -227,9 +223,6 @@ class _Kept:
         reporter.tell(Stopping(self.plan.name))
         killed = kill.is_set()
         if not self._ended.is_set() and not killed:
-            if self.plan.quiesce:
-                bound = self.plan.stop_seconds * _QUIESCE_SHARE
-                await _first(quiesce_edge(self.plan.quiesce, bound_seconds=bound), kill.wait(), self._ended.wait())
             killed = not await self._told_to_end(signal.SIGTERM, self.plan.stop_seconds)
         if not self._ended.is_set():
             await self._told_to_end(signal.SIGKILL, _KILL_SECONDS)
@@ -260,14 +253,3 @@ class _Kept:
         except TimeoutError:
             return False
         return True
-
-
-async def _first(*awaitables: Coroutine[Any, Any, object]) -> None:
-    """Returns when the first of them ends; the others are cancelled."""
-    tasks = [asyncio.create_task(awaitable) for awaitable in awaitables]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
