@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Protocol
 
@@ -12,6 +13,10 @@ from rich.text import Text
 
 from mcprun.supervisor.events import Died, Draining, Event, Logged, Ready, Started, Stopped, Stopping, Waiting
 
+_LONG_SECONDS = 0.5
+"""A step that took as long leaves a line."""
+_REPEAT_SECONDS = 10.0
+"""The same warning is shown at most so often; the log has all of them."""
 _STYLES = {"warning": "yellow", "error": "red"}
 
 
@@ -32,26 +37,34 @@ class ServeReporter(Protocol):
 
 
 class ConsoleReporter:
-    """For people. On a terminal the running step has a spinner; elsewhere each step is a line."""
+    """For people. On a terminal the running step has a spinner and leaves a line when it took long; elsewhere each is a line."""
 
-    def __init__(self, out: Console) -> None:
+    def __init__(self, out: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._out = out
+        self._clock = clock
         self._status: Status | None = None
+        self._text = ""
+        self._began = 0.0
         self._started: list[str] = []
+        self._draining = False
+        self._shown: dict[str, float] = {}
 
     def step(self, text: str) -> None:
-        """A step began."""
+        """A step began; the one before is over."""
         if not self._out.is_terminal:
             self._out.print(text)
-        elif self._status is None:
+            return
+        self._leave()
+        self._text, self._began = text, self._clock()
+        if self._status is None:
             self._status = self._out.status(Text(text))
             self._status.start()
         else:
             self._status.update(Text(text))
 
     def note(self, text: str, *, style: str = "") -> None:
-        """A line above the running step."""
-        self._out.print(Text(text, style=style))
+        """A line above the running step. It is not wrapped, so that what is copied is whole."""
+        self._out.print(Text(text, style=style), soft_wrap=True)
 
     def tell(self, event: Event) -> None:
         """One line or none for an event."""
@@ -71,6 +84,7 @@ class ConsoleReporter:
                 self._finish_step()
                 self.note(f"Ready after {event.seconds:.1f} s.", style="bold green")
             case Draining():
+                self._draining = True
                 self.step("Stopping: accepted requests are finished. Ctrl-C again ends it at once.")
             case Stopping():
                 self.step(f"Stopping {event.name}")
@@ -83,7 +97,14 @@ class ConsoleReporter:
         """Ends the spinner."""
         self._finish_step()
 
+    def _leave(self) -> None:
+        seconds = self._clock() - self._began
+        if self._text and seconds >= _LONG_SECONDS:
+            self.note(f"{self._text} ({seconds:.1f} s)", style="dim")
+        self._text = ""
+
     def _finish_step(self) -> None:
+        self._leave()
         if self._status is not None:
             self._status.stop()
             self._status = None
@@ -94,10 +115,21 @@ class ConsoleReporter:
             self.note(f"  its last log line: {event.last_line}", style="dim")
 
     def _logged(self, event: Logged) -> None:
+        # Parts that lose each other while all of them stop are no news.
+        if (self._draining and event.line.level != "error") or self._said_lately(f"{event.name} {event.line.text}"):
+            return
         line = Text(f"{time.strftime('%H:%M:%S')} {event.name:<8} ", style="dim")
         line.append(f"{event.line.level}: ", style=_STYLES.get(event.line.level, ""))
         line.append(event.line.text, style="none")
-        self._out.print(line)
+        self._out.print(line, soft_wrap=True)
+
+    def _said_lately(self, text: str) -> bool:
+        now = self._clock()
+        self._shown = {said: when for said, when in self._shown.items() if now - when < _REPEAT_SECONDS}
+        if text in self._shown:
+            return True
+        self._shown[text] = now
+        return False
 
 
 class JsonReporter:

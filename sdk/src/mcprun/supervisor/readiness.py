@@ -32,6 +32,13 @@ def mesh_ready(url: str) -> WaitForMesh:
 async def _why_not(client: httpx.AsyncClient) -> str:
     try:
         answer = await client.get("/v2/health/ready")
+        if answer.status_code == httpx.codes.OK:
+            return ""
+        health = (await client.get("/v1/health")).json()
+        models = health.get("models", []) if isinstance(health, dict) else []
+        loading = [str(model.get("name")) for model in models if model.get("state") == "loading"]
     except httpx.TransportError:
         return "nothing listens yet"
-    return "" if answer.status_code == httpx.codes.OK else "models are loading"
+    except (ValueError, AttributeError):
+        loading = []
+    return f"loading {', '.join(loading)}" if loading else "models are loading"
