@@ -1,7 +1,7 @@
 """Makes the sample model that `mcprun init` copies: `python make_sample.py`. Needs the package `onnx`.
 
 The model names colours: a linear layer whose scores rank the names by the distance of their colour from the one that is asked
-for. It is kept beside the code, as 530 bytes of package data, so that a workspace can be made where `onnx` is not installed.
+for. It is kept beside the code, as a few hundred bytes of package data, so that a workspace can be made where `onnx` is not installed.
 """
 
 from pathlib import Path

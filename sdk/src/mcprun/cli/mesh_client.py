@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx
 
 from mcprun.cli.failure import CommandFailed, ExitCode
-from mcprun.supervisor.state import RunState
+from mcprun.supervisor.state import RunLock, RunState
 from mcprun.workspace import DATA_FOLDER
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -19,8 +19,16 @@ def find_url(url: str | None, folder: Path) -> str:
     """The URL that was named, else that of the mesh which runs in this folder, else the default one."""
     if url:
         return url if "://" in url else f"http://{url}"
-    state = RunState.read(folder / DATA_FOLDER / "run.json")
+    state = running(folder)
     return state.url if state else DEFAULT_URL
+
+
+def running(folder: Path) -> RunState | None:
+    """The mesh that runs in this folder; None when none does."""
+    data = folder / DATA_FOLDER
+    state = RunState.read(data / "run.json")
+    # A state whose lock nobody holds is left over from a supervisor that was killed.
+    return state if state and RunLock(data / "run.lock").held else None
 
 
 class MeshClient:

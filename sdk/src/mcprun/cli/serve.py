@@ -49,8 +49,8 @@ def serve(folder: Path, *, port: int | None, workers: int | None, demo: bool, as
         launch.check()
         if served.demo:
             _prepare_demo(served.models, reporter)
-        _tell_model_mistakes(served.models, reporter)
-        asyncio.run(_run(launch, reporter, demo=served.demo))
+        told = _tell_model_mistakes(served.models, reporter)
+        asyncio.run(_run(launch, reporter, demo=served.demo, told=told))
     except ConfigError as error:
         raise CommandFailed(ExitCode.USAGE, "mistakes in the configuration:", *map(str, error.problems)) from error
     except AlreadyRunning as error:
@@ -89,8 +89,8 @@ def _prepare_demo(models: Path, reporter: ServeReporter) -> None:
         raise CommandFailed(ExitCode.FAILED, str(error), *error.remedies) from error
 
 
-def _tell_model_mistakes(models: Path, reporter: ServeReporter) -> None:
-    """Tells what is wrong with each model.yaml. The other models are served all the same."""
+def _tell_model_mistakes(models: Path, reporter: ServeReporter) -> set[str]:
+    """Tells what is wrong with each model.yaml; returns the names of those models. The others are served all the same."""
     from mcprun.model.config import FILENAME as MODEL_FILENAME
     from mcprun.model.config import load_model_config
     from mcprun.model.repository import model_folders
@@ -98,21 +98,24 @@ def _tell_model_mistakes(models: Path, reporter: ServeReporter) -> None:
     folders = model_folders(models)
     if not folders:
         reporter.note(f"{models} holds no models: each has a folder with a {MODEL_FILENAME}", style="yellow")
+    told: set[str] = set()
     for model in folders:
         try:
             load_model_config(model / MODEL_FILENAME)
         except ConfigError as error:
+            told.add(model.name)
             reporter.note(f"{model.name} is not served:", style="red")
             for problem in error.problems:
                 reporter.note(f"  {problem}")
+    return told
 
 
-async def _run(launch: Launch, reporter: ServeReporter, *, demo: bool) -> None:
+async def _run(launch: Launch, reporter: ServeReporter, *, demo: bool, told: set[str]) -> None:
     supervisor = launch.supervisor(reporter)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, supervisor.stop)
-    greeting = asyncio.create_task(_greet(supervisor, launch, reporter, demo=demo))
+    greeting = asyncio.create_task(_greet(supervisor, launch, reporter, demo=demo, told=told))
     try:
         await supervisor.run()
     finally:
@@ -124,10 +127,10 @@ async def _run(launch: Launch, reporter: ServeReporter, *, demo: bool) -> None:
     reporter.note("Stopped.")
 
 
-async def _greet(supervisor: Supervisor, launch: Launch, reporter: ServeReporter, *, demo: bool) -> None:
+async def _greet(supervisor: Supervisor, launch: Launch, reporter: ServeReporter, *, demo: bool, told: set[str]) -> None:
     """Says what listens, and what to try, once the mesh is ready."""
     await supervisor.ready.wait()
-    models, failed = await asyncio.to_thread(_models, launch.listening.url)
+    models, failed = await asyncio.to_thread(_models, launch.listening.url, told)
     target, url = launch.listening.target, launch.listening.url
     for line in (
         "",
@@ -144,15 +147,19 @@ async def _greet(supervisor: Supervisor, launch: Launch, reporter: ServeReporter
         reporter.note(line)
 
 
-def _models(url: str) -> tuple[list[str], list[str]]:
-    """The models that are ready, and one line for each version that is not."""
+def _models(url: str, told: set[str]) -> tuple[list[str], list[str]]:
+    """The models that are ready, and one line for each version that is not, unless it was told before."""
     try:
         with MeshClient(url, seconds=5) as mesh:
             index = mesh.index()
     except CommandFailed:
         return [], []
     ready = sorted({str(model["name"]) for model in index if model.get("state") == "READY"})
-    failed = [f"{model['name']} {model.get('version', '')}: {model.get('reason', '')}" for model in index if model.get("state") != "READY"]
+    failed = [
+        f"{model['name']} {model.get('version', '')}: {model.get('reason', '')}"
+        for model in index
+        if model.get("state") != "READY" and model["name"] not in told
+    ]
     return ready, failed
 
 
@@ -166,7 +173,7 @@ def _commands(url: str, target: str, *, demo: bool) -> list[str]:
             "text.set_data_from_numpy(numpy.array([b'good morning'], dtype=object)); "
             f"print(grpc.InferenceServerClient('{target}').infer('embed', [text]).as_numpy('embedding'))"
         )
-        first = [f"  mcprun infer filetype --input {sys.executable}{at}", f"  curl {url}/v2/models/embed/infer -d '{body}'"]
+        first = [f"  mcprun infer filetype --input {sys.executable}{at}", f"  curl {url}/v2/models/embed/infer -H 'content-type: application/json' -d '{body}'"]
     else:
         client = f"import tritonclient.grpc as grpc; print(grpc.InferenceServerClient('{target}').get_model_repository_index())"
         first = [f"  mcprun models list{at}", f"  curl -X POST {url}/v2/repository/index"]

@@ -9,18 +9,17 @@ import psutil
 from rich.text import Text
 
 from mcprun.cli.failure import CommandFailed, ExitCode
-from mcprun.cli.mesh_client import MeshClient, find_url
+from mcprun.cli.mesh_client import MeshClient, find_url, running
 from mcprun.cli.models import print_models
 from mcprun.cli.output import console, duration, print_json, print_table, size
-from mcprun.supervisor.state import ProcessStatus, RunLock, RunState
-from mcprun.workspace import DATA_FOLDER
+from mcprun.supervisor.state import ProcessStatus
 
 _COLOURS = {"running": "green", "starting": "yellow", "waiting": "red", "stopping": "yellow"}
 
 
 def status(folder: Path, *, url: str | None, as_json: bool) -> None:
     """Prints the processes of the mesh that runs in this folder, if one does, and the models of the mesh that is reached."""
-    run = None if url else _run(folder)
+    run = None if url else running(folder)
     with MeshClient(run.url if run else find_url(url, folder), seconds=5) as mesh:
         try:
             ready = mesh.ready()
@@ -40,13 +39,6 @@ def status(folder: Path, *, url: str | None, as_json: bool) -> None:
         print_json(answer)
         return
     _print(answer)
-
-
-def _run(folder: Path) -> RunState | None:
-    data = folder / DATA_FOLDER
-    state = RunState.read(data / "run.json")
-    # A state without a supervisor is left over from one that was killed.
-    return state if state and RunLock(data / "run.lock").held else None
 
 
 def _models(mesh: MeshClient) -> list[dict[str, Any]]:

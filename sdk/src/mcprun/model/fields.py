@@ -1,11 +1,12 @@
 """Kinds of values in files that people write. Scalars are strict: `"5"` is no number and `1` is not true."""
 
+import stat
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Discriminator, Field, Strict, Tag, ValidationInfo
 
-from mcprun.document import Document
+from mcprun.document import Document, shown
 from mcprun.mistakes import Mistake
 
 Text = Annotated[str, Strict(), Field(min_length=1)]
@@ -35,10 +36,15 @@ def _inside(value: str, info: ValidationInfo) -> str:
         raise Mistake("a path inside the model's folder")
     if isinstance(info.context, Document):
         folder = info.context.file.parent
-        if not (folder / path).exists():
-            raise Mistake(f"a file in {folder}", f"{value!r}, which does not exist")
-        if (folder / path).is_dir():
-            raise Mistake("a file", f"{value!r}, which is a folder")
+        try:
+            mode = (folder / path).stat().st_mode
+        except FileNotFoundError:
+            raise Mistake(f"a file in {folder}", f"{shown(value)}, which does not exist") from None
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise Mistake(f"a file in {folder}", f"{shown(value)}: {str(reason).lower()}") from None
+        if stat.S_ISDIR(mode):
+            raise Mistake("a file", f"{shown(value)}, which is a folder")
     return value
 
 
