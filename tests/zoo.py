@@ -165,9 +165,7 @@ def build(repository: Path) -> Path:
     write(
         repository,
         "versions",
-        "versions:\n"
-        '  "1": {model_path: 1/model.onnx, labels: [stable]}\n'
-        '  "2": {model_path: 2/model.onnx, labels: [canary]}\n',
+        'versions:\n  "1": {model_path: 1/model.onnx, labels: [stable]}\n  "2": {model_path: 2/model.onnx, labels: [canary]}\n',
         _1__model_onnx=scaled(1),
         _2__model_onnx=scaled(2),
     )

@@ -286,7 +286,7 @@ def test_several_clients_at_once(mesh: Mesh) -> None:
                     data = np.full((1, 4), number * 100 + turn, np.float32)
                     result = own.infer("versions", [infer_input("x", data, "FP32")])
                     np.testing.assert_array_equal(result.as_numpy("y"), data)
-        except BaseException as failure:  # noqa: BLE001 - told in the main thread
+        except BaseException as failure:
             failures.append(failure)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]

@@ -116,9 +116,7 @@ def test_compressed_bodies(client: triton.InferenceServerClient, algorithm: str)
 
 
 def test_many_asynchronous_requests(client: triton.InferenceServerClient) -> None:
-    pending = [
-        client.async_infer("versions", [infer_input("x", np.full((1, 4), number, np.float32), "FP32")]) for number in range(100)
-    ]
+    pending = [client.async_infer("versions", [infer_input("x", np.full((1, 4), number, np.float32), "FP32")]) for number in range(100)]
     for number, request in enumerate(pending):
         assert request.get_result().as_numpy("y")[0, 0] == number
 
@@ -148,9 +146,7 @@ def test_system_shared_memory(client: triton.InferenceServerClient) -> None:
         output = triton.InferRequestedOutput("OUTPUT0")
         output.set_shared_memory("both", data.nbytes, offset=2 * data.nbytes)
         client.infer("add_sub", inputs, outputs=[output])
-        np.testing.assert_array_equal(
-            shm.get_contents_as_numpy(region, np.int32, (1, 16), offset=2 * data.nbytes), 2 * data
-        )
+        np.testing.assert_array_equal(shm.get_contents_as_numpy(region, np.int32, (1, 16), offset=2 * data.nbytes), 2 * data)
         client.unregister_system_shared_memory("both")
         with pytest.raises(InferenceServerException, match="both"):
             client.infer("add_sub", inputs)

@@ -1,6 +1,6 @@
 """Prometheus metrics. Names end in their base unit (`_seconds`, `_bytes`) or in `_total`, as Prometheus asks."""
 
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, Gauge, GCCollector, PlatformCollector, ProcessCollector, start_http_server
 
 from mcprun.runtime.rpc import split_host_port
 
@@ -9,6 +9,8 @@ LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 
 REGISTRY = CollectorRegistry()
 """Holds every metric of this process."""
+
+tasks = Gauge("mcprun_asyncio_tasks", "Tasks of the event loop that are not done", registry=REGISTRY)
 
 ProcessCollector(registry=REGISTRY)
 PlatformCollector(registry=REGISTRY)

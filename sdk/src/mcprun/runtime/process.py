@@ -81,6 +81,7 @@ def run(settings_type: type[S], main: Callable[[S, telemetry.Telemetry, Stop], A
             otlp_endpoint=settings.otlp_endpoint,
             sample_ratio=settings.effective_sample_ratio,
         )
+        metrics.tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
         port = metrics.serve(settings.metrics_address)
         if port is not None:
             log.info("serving metrics", port=port)
