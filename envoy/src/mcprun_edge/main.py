@@ -3,27 +3,27 @@
 import asyncio
 import os
 import sys
+from pathlib import Path
 
 from mcprun.runtime import logs, process
 from mcprun.runtime.telemetry import Telemetry
+from mcprun.supervisor.folders import private_folder
 from mcprun_edge.configuration import render
-from mcprun_edge.envoy import Envoy, binary
+from mcprun_edge.envoy import Envoy, find_binary
 from mcprun_edge.settings import EdgeSettings
 
 _log = logs.get_logger(__name__)
 
 
 async def serve(settings: EdgeSettings, telemetry: Telemetry, stop: process.Stop) -> None:
-    """Runs Envoy until `stop` is requested. Raises RuntimeError when Envoy ends by itself."""
-    settings.runtime_dir.mkdir(parents=True, exist_ok=True)
-    configuration = settings.runtime_dir / "envoy.yaml"
-    configuration.write_text(render(settings))
+    """Runs Envoy until `stop` is requested. Raises SystemExit with Envoy's exit code when it ends by itself."""
     envoy = await Envoy.start(
-        binary(settings.envoy_binary),
-        configuration,
+        find_binary(settings.envoy_binary),
+        _write_configuration(settings),
         admin_address=settings.admin_address,
         concurrency=settings.concurrency or max(1, len(os.sched_getaffinity(0)) // 2),
-        level={"debug": "info"}.get(settings.effective_log_level, settings.effective_log_level),
+        log_level=settings.effective_log_level,
+        log_format=settings.log_format,
     )
     _log.info("serving", host=settings.listen_host, port=settings.listen_port)
     ended = asyncio.create_task(envoy.wait())
@@ -31,12 +31,22 @@ async def serve(settings: EdgeSettings, telemetry: Telemetry, stop: process.Stop
     try:
         await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
         if ended.done():
-            raise RuntimeError(f"envoy ended by itself with code {ended.result()}; its log says why")
+            code = ended.result()
+            _log.error("envoy ended by itself", exit_code=code)
+            raise SystemExit(code if code >= 0 else 128 - code)
         await envoy.drain(settings.drain_seconds)
     finally:
         stopped.cancel()
         await envoy.end()
         await asyncio.gather(ended, stopped, return_exceptions=True)
+
+
+def _write_configuration(settings: EdgeSettings) -> Path:
+    folder = settings.runtime_dir or private_folder() / f"edge-{settings.listen_port}"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "envoy.yaml"
+    path.write_text(render(settings), encoding="utf-8")
+    return path
 
 
 def main() -> None:

@@ -1,11 +1,40 @@
 """Settings of the edge."""
 
+import ipaddress
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from mcprun.runtime.rpc import split_host_port
 from mcprun.runtime.settings import MEBIBYTE, ServiceSettings
+
+
+def needs_name_service(address: str) -> bool:
+    """Whether the host of `unix:PATH` or HOST:PORT is a name. Raises ValueError when the address is neither."""
+    if address.startswith("unix:"):
+        return False
+    host, _ = split_host_port(address)
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return True
+    return False
+
+
+def _reachable(address: str) -> str:
+    needs_name_service(address)
+    return address
+
+
+def _bindable(address: str) -> str:
+    if address and needs_name_service(address):
+        raise ValueError("an address to listen at must hold an IP address and no name")
+    return address
+
+
+def _ip(host: str) -> str:
+    return str(ipaddress.ip_address(host.strip("[]")))
 
 
 class EdgeSettings(ServiceSettings):
@@ -13,11 +42,15 @@ class EdgeSettings(ServiceSettings):
 
     service: ClassVar[str] = "edge"
 
-    listen_host: str = Field(default="127.0.0.1", description="The IP address at which clients reach the mesh")
+    listen_host: Annotated[str, AfterValidator(_ip)] = Field(default="127.0.0.1", description="The IP address at which clients reach the mesh")
     listen_port: int = Field(default=8080, ge=1, le=65535, description="The port at which clients reach the mesh")
-    router_http: str = Field(default="127.0.0.1:8000", description="The router's HTTP listener: unix:PATH or HOST:PORT")
-    router_grpc: str = Field(default="127.0.0.1:8001", description="The router's gRPC listener: unix:PATH or HOST:PORT")
-    admin_address: str = Field(
+    router_http: Annotated[str, AfterValidator(_reachable)] = Field(
+        default="127.0.0.1:8000", description="The router's HTTP listener: unix:PATH or HOST:PORT"
+    )
+    router_grpc: Annotated[str, AfterValidator(_reachable)] = Field(
+        default="127.0.0.1:8001", description="The router's gRPC listener: unix:PATH or HOST:PORT"
+    )
+    admin_address: Annotated[str, AfterValidator(_bindable)] = Field(
         default="127.0.0.1:9901", description="Envoy's admin interface: unix:PATH or IP:PORT; empty: none, and no draining"
     )
     runtime_dir: Path | None = Field(

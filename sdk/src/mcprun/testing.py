@@ -29,6 +29,8 @@ from mcprun.workspace import Workspace
 ResultT = TypeVar("ResultT")
 
 _POLL_SECONDS = 0.02
+_TAIL_LINES = 10
+_TAIL_CHARACTERS = 400
 
 
 class MeshFailed(Exception):
@@ -261,9 +263,10 @@ class Mesh:
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result(timeout=10.0)
 
     def _tails(self) -> str:
-        """The last lines of each log."""
+        """The last lines of each log, cut short."""
         if self._supervisor is None:
             return ""
         return "\n".join(
-            f"--- {status.name}\n" + "\n".join(self.logs(status.name).splitlines()[-10:]) for status in self._supervisor.state.processes
+            "\n".join([f"--- {name}", *(line[:_TAIL_CHARACTERS] for line in self.logs(name).splitlines()[-_TAIL_LINES:])])
+            for name in self.process_names
         )

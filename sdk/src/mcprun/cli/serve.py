@@ -173,7 +173,10 @@ def _commands(url: str, target: str, *, demo: bool) -> list[str]:
             "text.set_data_from_numpy(numpy.array([b'good morning'], dtype=object)); "
             f"print(grpc.InferenceServerClient('{target}').infer('embed', [text]).as_numpy('embedding'))"
         )
-        first = [f"  mcprun infer filetype --input {sys.executable}{at}", f"  curl {url}/v2/models/embed/infer -H 'content-type: application/json' -d '{body}'"]
+        first = [
+            f"  mcprun infer filetype --input {sys.executable}{at}",
+            f"  curl {url}/v2/models/embed/infer -H 'content-type: application/json' -d '{body}'",
+        ]
     else:
         client = f"import tritonclient.grpc as grpc; print(grpc.InferenceServerClient('{target}').get_model_repository_index())"
         first = [f"  mcprun models list{at}", f"  curl -X POST {url}/v2/repository/index"]
