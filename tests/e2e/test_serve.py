@@ -104,23 +104,26 @@ def test_models_are_unloaded_and_loaded_while_serving(workspace: Path) -> None:
         assert mcprun("models", "load", "nothing", cwd=workspace).returncode == 1
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_killed_process_comes_back(workspace: Path, name: str) -> None:
-    with serving(workspace) as mesh:
+def test_every_process_that_is_killed_comes_back(workspace: Path) -> None:
+    body = {"inputs": [{"name": "rgb", "datatype": "FP32", "shape": [1, 3], "data": [0, 0, 0]}]}
+    with serving(workspace) as mesh, httpx.Client(base_url=f"http://127.0.0.1:{mesh.port}", trust_env=False) as client:
         mesh.until("ready")
-        pid = mesh.pids()[name]
-        os.kill(pid, signal.SIGKILL)
-        death = mesh.until("died")
-        assert (death["name"], death["pid"], death["how"]) == (name, pid, "killed by SIGKILL")
-        assert mesh.until("started")["name"] == name
-        end = time.monotonic() + 30
-        body = {"inputs": [{"name": "rgb", "datatype": "FP32", "shape": [1, 3], "data": [0, 0, 0]}]}
-        with httpx.Client(base_url=f"http://127.0.0.1:{mesh.port}", trust_env=False) as client:
-            while True:
-                with contextlib.suppress(httpx.TransportError):
-                    if client.post("/v2/models/colors/infer", json=body).status_code == 200:
-                        break
+        for name in NAMES:
+            pid = mesh.pids()[name]
+            os.kill(pid, signal.SIGKILL)
+            death = mesh.until("died")
+            assert (death["name"], death["pid"], death["how"]) == (name, pid, "killed by SIGKILL")
+            assert mesh.until("started")["name"] == name
+            end = time.monotonic() + 30
+            while not answers(client, body):
                 assert time.monotonic() < end, f"no answer after {name} was killed"
+
+
+def answers(client: httpx.Client, body: dict[str, Any]) -> bool:
+    try:
+        return client.post("/v2/models/colors/infer", json=body).status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False
 
 
 def test_nothing_outlives_a_killed_supervisor(workspace: Path) -> None:
@@ -148,6 +151,7 @@ def test_the_demo_is_served_where_there_is_no_workspace(tmp_path: Path) -> None:
     (tmp_path / "text.py").write_text("import sys\n\n\ndef main() -> None:\n    print(sys.argv)\n")
     with serving(tmp_path) as mesh:
         mesh.until("ready")
+        try_what_is_printed(mesh, ["elf", "embedding", "[["])
         url = f"http://127.0.0.1:{mesh.port}"
         found = json.loads(mcprun("infer", "filetype", "--input", "text.py", "--json", "--url", url, cwd=tmp_path).stdout)
         assert found["outputs"][0]["data"][0] == "python"
@@ -156,3 +160,25 @@ def test_the_demo_is_served_where_there_is_no_workspace(tmp_path: Path) -> None:
         assert embedding["shape"] == [1, 384]
         assert sum(value * value for value in embedding["data"]) == pytest.approx(1, abs=1e-3)
     (tmp_path / ".mcprun" / "demo" / "models" / "resnet50" / "model.onnx").unlink()
+
+
+def try_what_is_printed(mesh: Serving, expected: list[str]) -> None:
+    """Runs the commands of the greeting; each must print what is expected of it."""
+    while "Ctrl-C" not in mesh.until("note")["text"]:
+        pass
+    notes = [event["text"] for event in mesh.events if event["event"] == "note"]
+    tries = [note.strip() for note in notes if note.startswith("  ")]
+    assert [command.split()[0] for command in tries] == ["mcprun", "curl", "python"]
+    environment = {**os.environ, "PATH": f"{SCRIPT.parent}:{os.environ['PATH']}"}
+    for command, wanted in zip(tries, expected, strict=True):
+        done = subprocess.run(
+            command, shell=True, cwd=mesh.folder, capture_output=True, text=True, timeout=60, env=environment, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert wanted in done.stdout, command
+
+
+def test_the_commands_that_are_printed_work(workspace: Path) -> None:
+    with serving(workspace) as mesh:
+        mesh.until("ready")
+        try_what_is_printed(mesh, ["black", "black", "black"])

@@ -39,9 +39,7 @@ def refusals(settings: EdgeSettings) -> tuple[Refusal, ...]:
     """Refusals of requests that the router did not answer. The first whose flag is set counts."""
     return (
         Refusal(Unavailable, "the router cannot be reached", retry_after=1, flags=("UF", "UH", "LH", "NC")),
-        Refusal(
-            Unavailable, "the connection to the router broke before its answer came", retry_after=1, flags=("UC", "UR", "LR", "UPE")
-        ),
+        Refusal(Unavailable, "the connection to the router broke before its answer came", retry_after=1, flags=("UC", "UR", "LR", "UPE")),
         Refusal(
             ResourceExhausted,
             f"too many requests are open: at most {settings.max_requests} (max_requests of the edge) are allowed",
@@ -51,7 +49,7 @@ def refusals(settings: EdgeSettings) -> tuple[Refusal, ...]:
         Refusal(
             DeadlineExceeded,
             f"no byte moved for {settings.stream_idle_seconds:g} s (stream_idle_seconds of the edge)",
-            flags=("SI", "UT", "UMSDR", "DT"),
+            flags=("SI",),
         ),
     )
 

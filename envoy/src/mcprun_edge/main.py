@@ -8,6 +8,7 @@ from pathlib import Path
 from mcprun.runtime import logs, process
 from mcprun.runtime.telemetry import Telemetry
 from mcprun.supervisor.folders import private_folder
+from mcprun.supervisor.ports import obstacle
 from mcprun_edge.configuration import render
 from mcprun_edge.envoy import Envoy, find_binary
 from mcprun_edge.settings import EdgeSettings
@@ -16,7 +17,13 @@ _log = logs.get_logger(__name__)
 
 
 async def serve(settings: EdgeSettings, telemetry: Telemetry, stop: process.Stop) -> None:
-    """Runs Envoy until `stop` is requested. Raises SystemExit with Envoy's exit code when it ends by itself."""
+    """Runs Envoy until `stop` is requested.
+
+    Raises SystemExit with Envoy's exit code when it ends by itself, OSError when it cannot listen or be run.
+    """
+    # Two Envoys could listen at one port and each get a part of the connections; nobody wants that by accident.
+    if why := obstacle(settings.listen_host, settings.listen_port):
+        raise OSError(why)
     envoy = await Envoy.start(
         find_binary(settings.envoy_binary),
         _write_configuration(settings),

@@ -42,7 +42,9 @@ class EdgeSettings(ServiceSettings):
 
     service: ClassVar[str] = "edge"
 
-    listen_host: Annotated[str, AfterValidator(_ip)] = Field(default="127.0.0.1", description="The IP address at which clients reach the mesh")
+    listen_host: Annotated[str, AfterValidator(_ip)] = Field(
+        default="127.0.0.1", description="The IP address at which clients reach the mesh"
+    )
     listen_port: int = Field(default=8080, ge=1, le=65535, description="The port at which clients reach the mesh")
     router_http: Annotated[str, AfterValidator(_reachable)] = Field(
         default="127.0.0.1:8000", description="The router's HTTP listener: unix:PATH or HOST:PORT"

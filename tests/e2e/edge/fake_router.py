@@ -85,10 +85,12 @@ class HttpApplication:
             read = 0
             while read <= LIMIT_BYTES:
                 message = await receive()
+                if message["type"] == "http.disconnect":
+                    seen.departed += 1
+                    return
                 read += len(message.get("body", b""))
             await self._refuse(send, bridged, "8", f"the request is too large: at most {LIMIT_BYTES} bytes")
             return
-        body = b""
         parts = []
         while True:
             message = await receive()
@@ -100,6 +102,8 @@ class HttpApplication:
             case "Refuse":
                 status, _, text = body.decode().partition(";")
                 await self._refuse(send, bridged, status, text)
+            case "Late":
+                await self._refuse(send, bridged, "8", f"the request is too large: at most {LIMIT_BYTES} bytes")
             case "Size":
                 await self._answer(send, bridged, b"y" * int(body))
             case "Count":

@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import os
 import signal
 import socket
 import subprocess
@@ -29,8 +30,8 @@ _UNBUFFERED = [*_UNLIMITED, ("grpc.use_local_subchannel_pool", 1)]
 class Edge:
     """A running `mcprun-edge`."""
 
-    def __init__(self, folder: Path, *, router_http: str, router_grpc: str, arguments: Sequence[str] = ()) -> None:
-        self.port = free_port()
+    def __init__(self, folder: Path, *, router_http: str, router_grpc: str, arguments: Sequence[str] = (), port: int = 0) -> None:
+        self.port = port or free_port()
         self.admin_path = folder / "admin.sock"
         self._log = folder / "edge.log"
         with self._log.open("wb") as log:
@@ -47,6 +48,8 @@ class Edge:
                 ],
                 stdout=subprocess.PIPE if "--access-log" in arguments else log,
                 stderr=log,
+                # Without byte code, starting takes three times as long.
+                env={name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
             )
         wait_until(lambda: self._is_ready() or self.process.poll() is not None, "the edge is ready")
         if self.process.poll() is not None:

@@ -39,9 +39,15 @@ def standins(
     return plans
 
 
+def wait_serving(mesh: Mesh) -> None:
+    """The edge answers before the others are through their start."""
+    mesh.wait_until(lambda: all("serving" in mesh.logs(name) for name in NAMES), "every stand-in serving")
+
+
 def test_processes_stop_from_the_edge_inwards(tmp_path: Path) -> None:
     diary = tmp_path / "diary"
     with Mesh(tmp_path, plans=standins(diary=diary)) as mesh:
+        wait_serving(mesh)
         pids = [mesh.pid(name) for name in NAMES]
         assert any(isinstance(event, Ready) for event in mesh.events)
     assert diary.read_text().split() == ["edge", "router", "worker", "batcher", "kvcache"]
@@ -51,6 +57,7 @@ def test_processes_stop_from_the_edge_inwards(tmp_path: Path) -> None:
 
 def test_a_killed_process_is_started_again_and_its_death_is_told(tmp_path: Path) -> None:
     with Mesh(tmp_path, plans=standins()) as mesh:
+        wait_serving(mesh)
         first = mesh.pid("worker")
         mesh.kill("worker", signal.SIGKILL)
         mesh.wait_restarted("worker", restarts=0)
@@ -64,6 +71,7 @@ def test_a_killed_process_is_started_again_and_its_death_is_told(tmp_path: Path)
 
 def test_a_process_that_ignores_sigterm_is_killed_after_its_bound(tmp_path: Path) -> None:
     with Mesh(tmp_path, plans=standins(stop_seconds=0.3, more={"batcher": ["--stubborn"]})) as mesh:
+        wait_serving(mesh)
         pid = mesh.pid("batcher")
     assert not psutil.pid_exists(pid)
     assert [event.name for event in mesh.events if isinstance(event, Stopped) and event.killed] == ["batcher"]
@@ -104,6 +112,7 @@ def test_warnings_are_told_and_everything_is_logged(tmp_path: Path) -> None:
 
     line = json.dumps({"level": "warning", "event": "the queue is full", "model": "m", "service_name": "mcprun-worker"})
     with Listener(tmp_path, plans=standins(more={"worker": ["--say", line]})) as mesh:
+        wait_serving(mesh)
         assert mesh.logs("worker").splitlines() == [line, '{"level": "info", "event": "serving"}']
     assert [(event.name, event.line.level, event.line.text) for event in told] == [("worker", "warning", "the queue is full (model=m)")]
 
@@ -123,6 +132,7 @@ def test_the_state_file_holds_what_runs_and_goes_with_it(tmp_path: Path) -> None
 
 def test_a_second_stop_kills_at_once(tmp_path: Path) -> None:
     with Mesh(tmp_path, plans=standins(stop_seconds=60, more={"edge": ["--stubborn"]})) as mesh:
+        wait_serving(mesh)
         pids = [mesh.pid(name) for name in NAMES]
         mesh.request_stop()
         mesh.request_stop()

@@ -4,7 +4,7 @@
 - `failure`: exit codes
 - `output`: tables and JSON
 - `mesh_client`: REST calls of a running mesh
-- `initialise`, `serve`, `console`, `infer`, `tensors`, `models`, `status`, `doctor`: one command each, with what only it needs
+- `initialise`, `serve`, `console`, `examples`, `infer`, `tensors`, `models`, `status`, `doctor`: one command each, with what only it needs
 """
 
 from mcprun.cli.app import main

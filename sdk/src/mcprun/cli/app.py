@@ -27,7 +27,7 @@ Url = Annotated[
     typer.Option("--url", envvar="MCPRUN_URL", help="The mesh. By default the one that runs in this folder, else http://127.0.0.1:8080."),
 ]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.", show_default=False)]
-Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="The workspace's folder.", show_default="this folder")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The workspace's folder.", show_default="this folder")]
 
 
 def _version(wanted: bool) -> None:

@@ -3,13 +3,13 @@
 import asyncio
 import os
 import signal
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from mcprun.cli.console import ConsoleReporter, JsonReporter, ServeReporter
+from mcprun.cli.examples import commands, demo_commands
 from mcprun.cli.failure import CommandFailed, ExitCode
-from mcprun.cli.mesh_client import DEFAULT_URL, MeshClient
+from mcprun.cli.mesh_client import MeshClient
 from mcprun.cli.output import console
 from mcprun.document import ConfigError
 from mcprun.supervisor.folders import FolderError, run_folders
@@ -130,54 +130,29 @@ async def _run(launch: Launch, reporter: ServeReporter, *, demo: bool, told: set
 async def _greet(supervisor: Supervisor, launch: Launch, reporter: ServeReporter, *, demo: bool, told: set[str]) -> None:
     """Says what listens, and what to try, once the mesh is ready."""
     await supervisor.ready.wait()
-    models, failed = await asyncio.to_thread(_models, launch.listening.url, told)
-    target, url = launch.listening.target, launch.listening.url
-    for line in (
-        "",
-        f"HTTP and gRPC   {target}",
-        f"models          {', '.join(models) or 'none'}, out of {launch.models}",
-        *(f"not served      {line}" for line in failed),
-        f"logs            {launch.folders.logs}",
-        "",
-        "Try, in another terminal:",
-        *_commands(url, target, demo=demo),
-        "",
-        "Ctrl-C stops it, after accepted requests are answered.",
-    ):
+    for line in await asyncio.to_thread(_greeting, launch, demo=demo, told=told):
         reporter.note(line)
 
 
-def _models(url: str, told: set[str]) -> tuple[list[str], list[str]]:
-    """The models that are ready, and one line for each version that is not, unless it was told before."""
-    try:
-        with MeshClient(url, seconds=5) as mesh:
+def _greeting(launch: Launch, *, demo: bool, told: set[str]) -> list[str]:
+    url, target = launch.listening.url, launch.listening.target
+    with MeshClient(url, seconds=5) as mesh:
+        try:
             index = mesh.index()
-    except CommandFailed:
-        return [], []
-    ready = sorted({str(model["name"]) for model in index if model.get("state") == "READY"})
-    failed = [
-        f"{model['name']} {model.get('version', '')}: {model.get('reason', '')}"
-        for model in index
-        if model.get("state") != "READY" and model["name"] not in told
+        except CommandFailed:
+            index = []
+        ready = sorted({str(model["name"]) for model in index if model.get("state") == "READY"})
+        failed = [model for model in index if model.get("state") != "READY" and model["name"] not in told]
+        tries = demo_commands(url, target) if demo else commands(mesh, ready, target)
+    return [
+        "",
+        f"HTTP and gRPC   {target}",
+        f"models          {', '.join(ready) or 'none'}, out of {launch.models}",
+        *(f"not served      {model['name']} {model.get('version', '')}: {model.get('reason', '')}" for model in failed),
+        f"logs            {launch.folders.logs}",
+        "",
+        "Try, in another terminal:",
+        *(f"  {command}" for command in tries),
+        "",
+        "Ctrl-C stops it, after accepted requests are answered.",
     ]
-    return ready, failed
-
-
-def _commands(url: str, target: str, *, demo: bool) -> list[str]:
-    """A command of the CLI, one of curl, one of another's client: each is one line, fit to be copied."""
-    at = "" if url == DEFAULT_URL else f" --url {url}"
-    if demo:
-        body = '{"inputs":[{"name":"text","datatype":"BYTES","shape":[1],"data":["good morning"]}]}'
-        client = (
-            "import numpy, tritonclient.grpc as grpc; text = grpc.InferInput('text', [1], 'BYTES'); "
-            "text.set_data_from_numpy(numpy.array([b'good morning'], dtype=object)); "
-            f"print(grpc.InferenceServerClient('{target}').infer('embed', [text]).as_numpy('embedding'))"
-        )
-        first = [
-            f"  mcprun infer filetype --input {sys.executable}{at}",
-            f"  curl {url}/v2/models/embed/infer -H 'content-type: application/json' -d '{body}'",
-        ]
-    else:
-        client = f"import tritonclient.grpc as grpc; print(grpc.InferenceServerClient('{target}').get_model_repository_index())"
-        first = [f"  mcprun models list{at}", f"  curl -X POST {url}/v2/repository/index"]
-    return [*first, f'  python -c "{client}"   # pip install "tritonclient[grpc]"']

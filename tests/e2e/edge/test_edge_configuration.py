@@ -1,0 +1,57 @@
+"""The configuration is the same for the same settings, and Envoy takes what every setting makes of it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mcprun_edge.configuration import render
+from mcprun_edge.envoy import find_binary
+from mcprun_edge.settings import EdgeSettings
+
+_SCRIPT = Path(sys.executable).with_name("mcprun-edge")
+
+
+def test_the_same_settings_render_the_same_bytes() -> None:
+    assert render(EdgeSettings(listen_port=9000)) == render(EdgeSettings(listen_port=9000))
+
+
+def test_print_config_prints_what_envoy_would_be_given() -> None:
+    printed = subprocess.run([_SCRIPT, "--print-config", "--listen-port", "9000"], capture_output=True, text=True, check=True)
+    assert printed.stdout == render(EdgeSettings(listen_port=9000))
+    assert printed.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        EdgeSettings(),
+        EdgeSettings(router_http='unix:/run/a b/"http".sock', router_grpc="unix:/run/grpc.sock", admin_address="unix:/run/admin.sock"),
+        EdgeSettings(listen_host="::", router_http="router.mesh:8000", router_grpc="[::1]:8001", admin_address=""),
+        EdgeSettings(access_log=True, max_requests=1, stream_idle_seconds=0.25, header_seconds=0.5),
+    ],
+    ids=["default", "sockets", "names", "access log"],
+)
+def test_envoy_takes_it(settings: EdgeSettings, tmp_path: Path) -> None:
+    path = tmp_path / "envoy.yaml"
+    path.write_text(render(settings))
+    done = subprocess.run([find_binary(None), "--mode", "validate", "-c", path, "--log-level", "warning"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "complaint"),
+    [
+        ("--listen-host", "localhost", "listen_host"),
+        ("--listen-port", "0", "listen_port"),
+        ("--router-http", "router", "HOST:PORT"),
+        ("--router-grpc", "router:99999", "HOST:PORT"),
+        ("--admin-address", "localhost:9901", "IP address"),
+        ("--router-idle-seconds", "75", "router_idle_seconds"),
+    ],
+)
+def test_a_bad_value_stops_the_start_and_is_named(argument: str, value: str, complaint: str) -> None:
+    done = subprocess.run([_SCRIPT, argument, value], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert complaint in done.stderr
