@@ -3,7 +3,6 @@
 import asyncio
 import ctypes
 import os
-import resource
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -47,9 +46,7 @@ class Envoy:
     async def start(
         cls, binary: Path, configuration: Path, *, admin_address: str, concurrency: int, log_level: str, log_format: str
     ) -> Self:
-        """Starts Envoy with as many open files as the system allows. Raises OSError when it cannot be run."""
-        _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+        """Starts Envoy. Raises OSError when it cannot be run."""
         process = await asyncio.create_subprocess_exec(
             str(binary),
             *("--config-path", str(configuration)),
@@ -79,7 +76,7 @@ class Envoy:
             async with asyncio.timeout(seconds), self._admin() as admin:
                 await admin.post("/healthcheck/fail")
                 await admin.post("/drain_listeners")
-                while await _unfinished(admin):
+                while await _unfinished(admin):  # noqa: ASYNC110  another process knows
                     await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
             _log.warning("stopped with requests unfinished", after_seconds=seconds)

@@ -122,7 +122,7 @@ class Caller:
         try:
             self.unary(method)(message, timeout=seconds)
         except grpc.RpcError as error:
-            return error.code().name, error.details()  # type: ignore[attr-defined]
+            return error.code().name, error.details() or ""
         raise AssertionError(f"{method} was not refused")
 
 
@@ -185,7 +185,7 @@ def http1(port: int) -> Iterator[http.client.HTTPConnection]:
 
 
 def _text(headers: object) -> dict[str, str]:
-    return {_decode(name): _decode(value) for name, value in headers or ()}  # type: ignore[misc, attr-defined]
+    return {_decode(name): _decode(value) for name, value in headers or ()}  # type: ignore[attr-defined]
 
 
 def _decode(value: str | bytes) -> str:

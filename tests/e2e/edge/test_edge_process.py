@@ -61,48 +61,36 @@ def test_a_drain_has_a_bound(folder: Path, router: FakeRouter) -> None:
     wait_until(lambda: router.seen.waiting == 0, "the router was told")
 
 
-def test_without_requests_it_stops_at_once_with_code_0(own_edge: Edge) -> None:
-    envoy = own_edge.envoy
-    assert own_edge.stop() == 0
-    assert not envoy.is_running()
-
-
-def test_envoy_ends_when_the_edge_is_killed(own_edge: Edge) -> None:
-    envoy = own_edge.envoy
-    own_edge.process.kill()
-    _, alive = psutil.wait_procs([envoy], timeout=5)
-    assert not alive
-    assert not _accepts(own_edge.port)
-
-
 def test_the_edge_ends_when_envoy_dies_and_tells_its_code(own_edge: Edge) -> None:
     own_edge.envoy.kill()
     assert own_edge.process.wait(timeout=10) == 128 + signal.SIGKILL
     assert '"exit_code":-9' in own_edge.log
 
 
-def test_a_port_that_is_taken_ends_the_edge_with_a_reason(folder: Path, own_edge: Edge) -> None:
-    another = folder / "another"
-    another.mkdir()
-    with pytest.raises(AssertionError, match=f"port {own_edge.port} is taken by envoy"):
-        Edge(another, router_http="unix:/nowhere", router_grpc="unix:/nowhere", port=own_edge.port)
+def test_a_port_that_is_taken_ends_the_edge_with_a_reason(folder: Path, edge: Edge) -> None:
+    with pytest.raises(AssertionError, match=f"port {edge.port} is taken by envoy"):
+        Edge(folder, router_http="unix:/nowhere", router_grpc="unix:/nowhere", port=edge.port)
 
 
-def test_it_starts_again_over_the_admin_socket_that_a_killed_one_left(folder: Path, router: FakeRouter) -> None:
+def test_envoy_ends_when_the_edge_is_killed_and_the_next_one_starts_in_its_place(folder: Path, router: FakeRouter) -> None:
     for _ in range(2):
         edge = Edge(folder, router_http=f"unix:{router.http_path}", router_grpc=f"unix:{router.grpc_path}")
         with edge.channel() as channel:
             assert Caller(channel).unary("Echo")(b"x", timeout=5) == b"x"
         envoy = edge.envoy
         edge.process.kill()
-        envoy.wait(timeout=5)
+        _, alive = psutil.wait_procs([envoy], timeout=5)
+        assert not alive
+        assert not _accepts(edge.port)
         edge.stop()
 
 
-def test_every_line_of_the_log_is_json_with_its_service_and_trace(folder: Path, router: FakeRouter) -> None:
+def test_it_stops_with_code_0_and_every_line_of_its_log_is_json_with_service_and_trace(folder: Path, router: FakeRouter) -> None:
     arguments = ["--log-level", "info"]
     edge = Edge(folder, router_http=f"unix:{router.http_path}", router_grpc=f"unix:{router.grpc_path}", arguments=arguments)
+    envoy = edge.envoy
     assert edge.stop() == 0
+    assert not envoy.is_running()
     lines = [json.loads(line) for line in edge.log.splitlines()]
     assert any(line["logger"].startswith("envoy.") for line in lines)
     for line in lines:

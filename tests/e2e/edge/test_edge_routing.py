@@ -80,8 +80,8 @@ def test_a_refusal_within_a_stream_keeps_its_code_and_message(caller: Caller) ->
     assert next(answers) == b"1"
     with pytest.raises(grpc.RpcError) as caught:
         next(answers)
-    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION  # type: ignore[attr-defined]
-    assert caught.value.details() == "as asked"  # type: ignore[attr-defined]
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert caught.value.details() == "as asked"
 
 
 def test_a_compressed_call_reaches_the_grpc_listener_which_can_inflate_it(edge: Edge, router: FakeRouter) -> None:

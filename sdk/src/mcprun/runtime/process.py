@@ -1,8 +1,10 @@
 """How a service process starts, is told to stop, and ends."""
 
 import asyncio
+import contextlib
 import gc
 import os
+import resource
 import signal
 import sys
 import threading
@@ -40,6 +42,7 @@ class Stop:
 
 S = TypeVar("S", bound=ServiceSettings)
 
+_GC_THRESHOLD = (20_000, 20, 50)
 _OVERTIME_SECONDS = 5.0
 """How much longer than `drain_seconds` a stop may take before the process is ended, whatever it is doing."""
 
@@ -70,6 +73,10 @@ def run(settings_type: type[S], main: Callable[[S, telemetry.Telemetry, Stop], A
     settings = settings_type.load(sys.argv[1:])
     logs.configure(f"mcprun-{settings.service}", level=settings.effective_log_level, log_format=settings.log_format)
     log = logs.get_logger("mcprun.process")
+    # The usual limit, 1024 open files, is less than the connections that a service may have open.
+    with contextlib.suppress(ValueError, OSError):
+        most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
 
     async def supervised() -> None:
         stop = Stop()
@@ -88,6 +95,8 @@ def run(settings_type: type[S], main: Callable[[S, telemetry.Telemetry, Stop], A
         # What was imported lives as long as the process; keep the collector from walking it again and again.
         gc.collect()
         gc.freeze()
+        # A request makes some hundred objects and no cycles: the usual threshold would have the collector run for each few.
+        gc.set_threshold(*_GC_THRESHOLD)
         watchdog = asyncio.create_task(_arm(stop, settings.drain_seconds + _OVERTIME_SECONDS, log))
         try:
             await main(settings, traces, stop)

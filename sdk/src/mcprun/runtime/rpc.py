@@ -96,6 +96,16 @@ def being_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
+def raise_if_cancelled() -> None:
+    """Raises CancelledError when the current task is being cancelled.
+
+    For loops that go on after a failed call: a failure that comes at the same moment takes the place of the cancellation (a
+    TaskGroup raises its children's errors instead), which must not be lost with it.
+    """
+    if being_cancelled():
+        raise asyncio.CancelledError
+
+
 def split_host_port(address: str) -> tuple[str, int]:
     """HOST and PORT of HOST:PORT, where an IPv6 host stands in brackets. Raises ValueError."""
     host, separator, port = address.rpartition(":")

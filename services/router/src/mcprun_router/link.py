@@ -189,8 +189,8 @@ class BatcherLink:
                 _log.debug("the batcher cannot be reached", error=str(error))
             except asyncio.CancelledError:
                 # grpc.aio also raises it for a call that was cut off, when nobody cancelled this task.
-                if rpc.being_cancelled():
-                    raise
+                _log.debug("a call was cut off")
+            rpc.raise_if_cancelled()
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _submit(self) -> None:

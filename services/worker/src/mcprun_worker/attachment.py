@@ -134,8 +134,8 @@ class Attachment:
                     _log.debug("the batcher cannot be reached", error=str(error))
                 except asyncio.CancelledError:
                     # grpc.aio also raises it for a call that was cut off, when nobody cancelled this task.
-                    if rpc.being_cancelled():
-                        raise
+                    _log.debug("a call was cut off")
+                rpc.raise_if_cancelled()
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, _MAX_RETRY_SECONDS)
         finally:
