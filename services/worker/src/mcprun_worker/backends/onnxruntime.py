@@ -15,7 +15,10 @@ from mcprun_worker.backends.base import Array, TensorSpec
 
 _BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+_WHICH_FILE = re.compile(r"^Load model from .*? failed:\s*")
 _FAULTS_OF_INPUT = ("InvalidArgument",)
+_LOCATION = b"\x0a\x08location\x12"
+"""An entry of a tensor's external_data (a protobuf map of texts) up to the length of the file's name."""
 
 
 class OnnxRuntime:
@@ -38,14 +41,22 @@ class OnnxRuntime:
                 raise InvalidInput(f"{path.name} is no file")
             if size == 0:
                 raise InvalidInput(f"{path.name} is empty")
-            # By path, not by bytes: only so does ONNX Runtime find external data beside the file. It reads the file whole.
+            # Left to itself, ONNX Runtime maps these files for as long as the session lives: a user who writes a new one over them
+            # would change, or kill, what is being served. From memory it copies.
+            external = _external_data(path)
+            if external:
+                options.add_external_initializers_from_files_in_memory(
+                    list(external), list(external.values()), [len(content) for content in external.values()]
+                )
             session = ort.InferenceSession(str(path), options, providers=providers)
         except OSError as error:
-            raise InvalidInput(f"{path.name} cannot be read: {error.strerror}") from error
+            raise InvalidInput(f"{Path(error.filename or path).name} cannot be read: {error.strerror}") from error
         except InvalidInput:
             raise
         except Exception as error:  # ONNX Runtime's exceptions have no base class of their own
-            raise InvalidInput(f"{path.name} cannot be loaded: {reason(error)}") from error
+            raise InvalidInput(f"{path.name} cannot be loaded: {_WHICH_FILE.sub('', reason(error))}") from error
+        if device == "cuda" and "CUDAExecutionProvider" not in session.get_providers():
+            raise FailedPrecondition("device cuda: ONNX Runtime found no CUDA device that it can use")
         return OnnxSession(session)
 
 
@@ -90,6 +101,22 @@ class OnnxSession:
 def reason(error: BaseException) -> str:
     """What ONNX Runtime says, on one line and without its decoration."""
     return " ".join(_PREFIX.sub("", str(error)).split())[:500]
+
+
+def _external_data(path: Path) -> dict[str, bytes]:
+    """The files beside a model file that hold its tensors, by the name that the model calls them. Raises OSError."""
+    model = path.read_bytes()
+    names: set[str] = set()
+    at = model.find(_LOCATION)
+    while at >= 0:
+        begin = at + len(_LOCATION) + 1
+        # A name of 128 bytes or more has a longer length, and is left to ONNX Runtime.
+        if begin <= len(model) and model[begin - 1] < 0x80:
+            names.add(model[begin : begin + model[begin - 1]].decode(errors="replace"))
+        at = model.find(_LOCATION, at + 1)
+    # A name that leads out of the folder, or to nothing, is left to ONNX Runtime too, which refuses it.
+    inside = (name for name in sorted(names) if not Path(name).is_absolute() and ".." not in Path(name).parts)
+    return {name: (path.parent / name).read_bytes() for name in inside if (path.parent / name).is_file()}
 
 
 def _providers(device: str) -> list[str]:

@@ -52,8 +52,8 @@ def _convert(image: Image.Image, mode: str) -> Image.Image:
     return image.convert(mode)
 
 
-def resize(step: Resize, pixels: Array) -> Array:
-    """Scales uint8 [height, width, channels]."""
+def resize(step: Resize, pixels: Array, *, max_pixels: int) -> Array:
+    """Scales uint8 [height, width, channels]. Raises InvalidInput when the result would have more than `max_pixels`."""
     height, width = pixels.shape[:2]
     if isinstance(step.size, int) and step.fit != "exact":
         factor = step.size / min(height, width)
@@ -62,6 +62,10 @@ def resize(step: Resize, pixels: Array) -> Array:
         target = (step.size, step.size) if isinstance(step.size, int) else step.size
     if target == (height, width):
         return pixels
+    if target[0] * target[1] > max(max_pixels, _SQUARES * min(target) ** 2):
+        raise InvalidInput(
+            f"the image of {width} x {height} pixels would be scaled to {target[1]} x {target[0]}, at most {max_pixels} pixels are allowed"
+        )
     flat = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
     scaled = np.asarray(Image.fromarray(np.ascontiguousarray(flat)).resize((target[1], target[0]), Image.Resampling.BILINEAR))
     return scaled[:, :, None] if scaled.ndim == 2 else scaled
@@ -78,10 +82,10 @@ def crop(step: Crop, pixels: Array) -> Array:
     return pixels[top : top + height, left : left + width]
 
 
-def row_step(step: Decode | Resize | Crop) -> "Callable[[Array], Array]":
-    """The step as a function of one image."""
+def row_step(step: Resize | Crop, *, max_pixels: int) -> "Callable[[Array], Array]":
+    """The step as a function of one image, which may have `max_pixels` at most."""
     if isinstance(step, Resize):
-        return lambda pixels: resize(step, pixels)
+        return lambda pixels: resize(step, pixels, max_pixels=max_pixels)
     if isinstance(step, Crop):
         return lambda pixels: crop(step, pixels)
-    raise TypeError(f"{step.kind} is no step from pixels to pixels")
+    raise TypeError(f"{step} is no step from pixels to pixels")

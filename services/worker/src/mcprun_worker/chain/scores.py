@@ -14,8 +14,10 @@ def mean_pool(tokens: Array, mask: Array) -> Array:
 
 def l2_normalize(rows: Array) -> Array:
     """Rows of length 1 along the last axis."""
-    length = np.linalg.norm(rows, axis=-1, keepdims=True)
-    return np.asarray(rows / np.where(length == 0, 1, length), rows.dtype)
+    # The squares of FP16 numbers are soon too large for FP16.
+    wide = rows.astype(np.promote_types(rows.dtype, np.float32), copy=False)
+    length = np.linalg.norm(wide, axis=-1, keepdims=True)
+    return np.asarray(wide / np.where(length == 0, 1, length), rows.dtype)
 
 
 def softmax(scores: Array) -> Array:

@@ -30,7 +30,8 @@ class TextTokenizer:
     def encode(self, texts: Sequence[str]) -> dict[str, Array]:
         """INT64 arrays [texts, tokens], padded to the longest text."""
         encodings = self._tokenizer.encode_batch(list(texts))
-        longest = max((len(encoding.ids) for encoding in encodings), default=0)
+        # At least one token, so that neither a batch of no texts nor one of empty texts has an axis of no extent.
+        longest = max((1, *(len(encoding.ids) for encoding in encodings)))
         ids = np.full((len(encodings), longest), self._pad_id, np.int64)
         mask = np.zeros_like(ids)
         types = np.zeros_like(ids)
