@@ -76,7 +76,7 @@ def _check_tensor(datatype: str, shape: tuple[int, ...], spec: Tensor, raw: byte
         if datatype not in DATATYPES:
             raise InvalidInput(f"input {spec.name!r}: datatype {datatype!r} is unknown, {spec.datatype} expected")
         raise InvalidInput(f"input {spec.name!r}: datatype {spec.datatype} expected, got {datatype}")
-    if shape != spec.shape:
+    if shape != spec.shape or -1 in shape:
         if len(shape) != len(spec.shape):
             raise _wrong_shape(shape, spec)
         for extent, expected in zip(shape, spec.shape, strict=True):
