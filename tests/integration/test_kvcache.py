@@ -112,7 +112,7 @@ def test_refusals(tmp_path: Path, arena: Path, request_: kv.LeaseRequest, code: 
         with pytest.raises(grpc.RpcError) as error:
             running.stub.Lease(request_)
         assert error.value.code() is code
-        assert word in error.value.details()
+        assert word in (error.value.details() or "")
     finally:
         running.process.terminate()
         assert running.process.wait(timeout=10) == 0

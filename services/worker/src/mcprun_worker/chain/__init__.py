@@ -4,6 +4,7 @@
 - `text`: text to tokens
 - `files`: the first and last bytes of a file
 - `arrays`: steps over a whole batch of numbers
+- `shapes`: what a chain gives, worked out at load
 - `scores`: steps over a model's output
 - `pipeline`: a chain between what clients see and what the graph takes
 """

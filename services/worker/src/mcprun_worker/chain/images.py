@@ -13,6 +13,8 @@ from mcprun_worker.backends.base import Array
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
 _SIXTEEN_BIT = ("I;16", "I;16B", "I;16L", "I;16N", "I")
+_ANY_ASPECT = 16
+"""An image this many times as long as it is wide may be scaled whatever `max_pixels` is."""
 
 # The bound is the step's own `max_pixels`, checked before anything is decoded.
 Image.MAX_IMAGE_PIXELS = None
@@ -62,9 +64,11 @@ def resize(step: Resize, pixels: Array, *, max_pixels: int) -> Array:
         target = (step.size, step.size) if isinstance(step.size, int) else step.size
     if target == (height, width):
         return pixels
-    if target[0] * target[1] > max(max_pixels, _SQUARES * min(target) ** 2):
+    # A strip of few pixels becomes huge when its short side is scaled up.
+    allowed = max(max_pixels, _ANY_ASPECT * min(target) ** 2)
+    if step.fit != "exact" and target[0] * target[1] > allowed:
         raise InvalidInput(
-            f"the image of {width} x {height} pixels would be scaled to {target[1]} x {target[0]}, at most {max_pixels} pixels are allowed"
+            f"the image of {width} x {height} pixels would be scaled to {target[1]} x {target[0]}, at most {allowed} pixels are allowed"
         )
     flat = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
     scaled = np.asarray(Image.fromarray(np.ascontiguousarray(flat)).resize((target[1], target[0]), Image.Resampling.BILINEAR))

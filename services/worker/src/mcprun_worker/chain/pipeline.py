@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from mcprun.datatypes import DATATYPES
 from mcprun.errors import InvalidInput
 from mcprun.model.config import ModelConfig
 from mcprun.model.steps import (
@@ -20,12 +21,14 @@ from mcprun.model.steps import (
     Normalize,
     Resize,
     Softmax,
+    Step,
     Tokenize,
     TopK,
 )
 from mcprun_worker.backends.base import Array, Session, TensorSpec
 from mcprun_worker.chain import files, images, scores, text
 from mcprun_worker.chain.arrays import CHW, HWC, batch_step
+from mcprun_worker.chain.shapes import Rows, source_rows
 
 Arrays = dict[str, Array]
 ElementT = TypeVar("ElementT")
@@ -58,6 +61,9 @@ class Preprocess:
         self._decode: Callable[[bytes], Array] | None = None
         self._row_steps: list[RowStep] = []
         self._batch_steps: list[BatchStep] = []
+        self._max_pixels = 0
+        self._prepared = Rows("FP32", ())
+        """What the steps that go one by one give."""
         steps = list(config.preprocess)
         if isinstance(self.source, Tokenize):
             self._use_tokenizer(self.source, folder)
@@ -66,10 +72,12 @@ class Preprocess:
             if isinstance(self.source, Decode):
                 step = self.source
                 self._decode = lambda encoded: images.decode(step, encoded)
+                self._max_pixels = step.max_pixels
             elif isinstance(self.source, ByteWindow):
                 window = self.source
                 self._decode = lambda content: files.byte_window(window, content)
             self._plan(steps[1:] if self.source else steps)
+            self._check_fit(steps)
         self.inputs = self._signature(config, batches=batches)
 
     @property
@@ -86,7 +94,7 @@ class Preprocess:
             return [_element(index, text.text_of, element) for index, element in enumerate(elements)]
         rows = [_element(index, self._row, element) for index, element in enumerate(elements)]
         if not rows:
-            return np.zeros((0, *(abs(extent) for extent in self._graph[0].shape[1:])), np.uint8)
+            return np.zeros((0, *(abs(extent) for extent in self._prepared.shape)), DATATYPES[self._prepared.datatype].numpy)
         for index, row in enumerate(rows):
             if row.shape != rows[0].shape:
                 raise InvalidInput(f"element {index}: {list(rows[0].shape)} expected as element 0 has, got {list(row.shape)}")
@@ -124,9 +132,14 @@ class Preprocess:
         strange = sorted(self._names - set(text.INPUTS))
         if strange:
             raise InvalidInput(f"preprocess: tokenize gives {', '.join(text.INPUTS)}, but the model also takes {', '.join(strange)}")
+        if "input_ids" not in self._names:
+            raise InvalidInput("preprocess: tokenize gives input_ids, which the model does not take")
+        for spec in self._graph:
+            if spec.datatype != "INT64" or len(spec.shape) != 2:
+                raise InvalidInput(f"preprocess: tokenize gives INT64 [N, T], but {spec.name!r} is {spec.datatype} {list(spec.shape)}")
         self._tokenizer = text.TextTokenizer(step, folder)
 
-    def _plan(self, steps: Sequence[object]) -> None:
+    def _plan(self, steps: Sequence[Step]) -> None:
         order, channels = self._start(steps)
         for step in steps:
             if isinstance(step, Resize | Crop):
@@ -134,7 +147,7 @@ class Preprocess:
                     raise InvalidInput(f"preprocess: {step.kind} needs the pixels of a decode step")
                 if self._batch_steps:
                     raise InvalidInput(f"preprocess: {step.kind} must come before cast, normalize and layout")
-                self._row_steps.append(images.row_step(step))
+                self._row_steps.append(images.row_step(step, max_pixels=self._max_pixels))
             elif isinstance(step, Cast | Normalize | Layout):
                 if isinstance(step, Normalize) and channels is not None:
                     for name, values in (("mean", step.mean), ("std", step.std)):
@@ -143,7 +156,23 @@ class Preprocess:
                 self._batch_steps.append(batch_step(step, order=order))
                 order = step.order if isinstance(step, Layout) else order
 
-    def _start(self, steps: Sequence[object]) -> tuple[str, int | None]:
+    def _check_fit(self, steps: Sequence[Step]) -> None:
+        """Raises InvalidInput when the chain does not give what the graph takes."""
+        graph = self._graph[0]
+        if isinstance(self.source, Decode | ByteWindow):
+            rows, steps = source_rows(self.source), steps[1:]
+        else:
+            rows = Rows("FP32", self._signature_shape(steps)[1:])
+        for step in steps:
+            if isinstance(step, Resize | Crop):
+                rows = rows.after(step)
+        self._prepared = rows
+        for step in steps:
+            if not isinstance(step, Resize | Crop):
+                rows = rows.after(step)
+        rows.check(graph)
+
+    def _start(self, steps: Sequence[Step]) -> tuple[str, int | None]:
         """How the channels lie before the steps, and how many there are (None where that is not known)."""
         if isinstance(self.source, Decode):
             return HWC, 1 if self.source.mode == "L" else 3
@@ -163,12 +192,16 @@ class Preprocess:
             return (TensorSpec(name, "BYTES", (-1,) if batches else (1,)),)
         if not self._batch_steps:
             return self._graph
+        return (TensorSpec(self._graph[0].name, "FP32", self._signature_shape(config.preprocess)),)
+
+    def _signature_shape(self, steps: Sequence[Step]) -> tuple[int, ...]:
+        """What a client sends to a chain without a source step: the shape of the graph's input before the channels moved."""
         shape = self._graph[0].shape
-        for step in reversed(config.preprocess):
+        for step in reversed(steps):
             if isinstance(step, Layout) and len(shape) == 4:
                 axes = (0, 2, 3, 1) if step.order == CHW else (0, 3, 1, 2)
                 shape = tuple(shape[axis] for axis in axes)
-        return (TensorSpec(self._graph[0].name, "FP32", shape),)
+        return shape
 
 
 class Postprocess:
@@ -256,6 +289,8 @@ class Pipeline:
     def __init__(self, config: ModelConfig, folder: Path, session: Session, *, batches: bool) -> None:
         self.preprocess = Preprocess(config, folder, session.inputs, batches=batches)
         self.postprocess = Postprocess(config, folder, session.outputs)
+        if any(isinstance(step, MeanPool) for step in config.postprocess) and "attention_mask" not in (one.name for one in session.inputs):
+            raise InvalidInput("postprocess: mean_pool needs the attention mask, which the model does not take")
         self.signature = Signature(self.preprocess.inputs, self.postprocess.outputs)
         self._session = session
 
