@@ -226,7 +226,7 @@ def test_an_unknown_method(mesh: Mesh) -> None:
     with grpc.insecure_channel(mesh.grpc_target) as channel:
         for path in ("/inference.GRPCInferenceService/Nothing", "/no.Service/Method"):
             with pytest.raises(grpc.RpcError) as error:
-                channel.unary_unary(path)(b"")
+                channel.unary_unary(path)(b"")  # type: ignore[arg-type]
             assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 

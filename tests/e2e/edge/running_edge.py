@@ -51,7 +51,11 @@ class Edge:
                 # Without byte code, starting takes three times as long.
                 env={name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
             )
-        wait_until(lambda: self._is_ready() or self.process.poll() is not None, "the edge is ready")
+        try:
+            wait_until(lambda: self._is_ready() or self.process.poll() is not None, "the edge is ready", seconds=20)
+        except TimeoutError:
+            self.stop()
+            raise
         if self.process.poll() is not None:
             raise AssertionError(f"the edge ended: {self.log}")
 

@@ -20,6 +20,7 @@ _log = logs.get_logger(__name__)
 
 _RAW_OUTPUT = bytes([oip.ModelInferResponse.DESCRIPTOR.fields_by_name["raw_output_contents"].number << 3 | 2])
 _MAX_HEADS = 1024
+_DTYPES = {datatype.name: np.dtype(datatype.numpy) for datatype in DATATYPES.values()}
 
 
 @dataclass(slots=True)
@@ -64,8 +65,11 @@ class Executor:
         self._version = version
         self._too_large = too_large
         self._clock = clock
-        self._single_input = version.pipeline.signature.inputs[0].name if len(version.pipeline.signature.inputs) == 1 else ""
+        self._inputs = {spec.name: spec.datatype for spec in version.pipeline.signature.inputs}
+        self._outputs = {spec.name: spec.datatype for spec in version.pipeline.signature.outputs}
         self._heads: dict[object, bytes] = {}
+        self._seen: set[object] = set()
+        """Names, datatypes and shapes of inputs that were found to fit."""
 
     def run(self, items: Sequence[Item], is_cancelled: Callable[[int], bool]) -> Outcome:
         """Answers every item. Never raises: a fault is the answer of the items that it concerns."""
@@ -80,14 +84,14 @@ class Executor:
 
     def _admit(self, items: Sequence[Item], is_cancelled: Callable[[int], bool], outcome: Outcome) -> list[_Request]:
         """Parses and prepares what is still wanted; refuses the rest."""
-        now = self._clock()
         requests: list[_Request] = []
         for item in items:
             try:
                 if is_cancelled(item.id):
                     outcome.cancelled += 1
                     raise Cancelled("the caller left before the request ran")
-                if item.deadline <= now:
+                # Asked anew for each: what comes before it may have taken long to decode.
+                if item.deadline <= self._clock():
                     outcome.expired += 1
                     raise DeadlineExceeded("the deadline passed before the request ran")
                 requests.append(self._prepare(item))
@@ -104,9 +108,11 @@ class Executor:
         except DecodeError:
             raise InvalidInput("the request is no inference.ModelInferRequest message") from None
         request = _Request(item, message)
+        self._check(message)
         preprocess = self._version.pipeline.preprocess
         if preprocess.source is not None:
             tensor = message.inputs[0]
+            self._check_tensor(tensor.name, tensor.datatype, tuple(tensor.shape))
             elements = decode_bytes(message.raw_input_contents[0], count=element_count(tensor.shape), tensor=tensor.name)
             try:
                 request.prepared = preprocess.prepare(elements)
@@ -115,22 +121,58 @@ class Executor:
             request.rows = len(elements)
             return request
         for tensor, raw in zip(message.inputs, message.raw_input_contents, strict=True):
-            request.inputs[tensor.name] = _array(tensor.name, tensor.datatype, tuple(tensor.shape), raw)
-        if self._version.batching is None:
-            request.rows = 1
-        else:
-            request.rows = message.inputs[0].shape[0]
+            name, datatype, shape = tensor.name, tensor.datatype, tuple(tensor.shape)
+            if (name, datatype, shape) not in self._seen:
+                self._check_tensor(name, datatype, shape)
+            request.inputs[name] = _array(name, datatype, shape, raw)
+            request.rows = shape[0] if self._version.batching is not None else 1
+        if len(self._inputs) > 1:
+            self._check_rows(request)
         return request
+
+    def _check(self, message: oip.ModelInferRequest) -> None:
+        """Raises InvalidInput when the request does not fit the model at all.
+
+        The router has said so before, with more words; but a model may have been replaced while the request was queued.
+        """
+        expected, tensors, contents = len(self._inputs), len(message.inputs), len(message.raw_input_contents)
+        if tensors != expected or contents != expected:
+            raise InvalidInput(
+                f"inputs: {', '.join(self._inputs)} with as many raw_input_contents expected, got {tensors} inputs and {contents} contents"
+            )
+        for output in message.outputs:
+            if output.name not in self._outputs:
+                raise InvalidInput(f"output {output.name!r} is unknown: the model gives {', '.join(self._outputs)}")
+
+    def _check_tensor(self, name: str, datatype: str, shape: tuple[int, ...]) -> None:
+        wanted = self._inputs.get(name)
+        if wanted is None:
+            raise InvalidInput(f"input {name!r} is unknown: the model takes {', '.join(self._inputs)}")
+        if datatype != wanted:
+            raise InvalidInput(f"input {name!r}: datatype {wanted} expected, got {datatype!r}")
+        if any(extent < 0 for extent in shape) or (self._version.batching is not None and not shape):
+            raise InvalidInput(f"input {name!r}: a shape without negative extents expected, got {list(shape)}")
+        if len(self._seen) >= _MAX_HEADS:
+            self._seen.clear()
+        self._seen.add((name, datatype, shape))
+
+    def _check_rows(self, request: _Request) -> None:
+        if len(request.inputs) != len(self._inputs):
+            raise InvalidInput(f"inputs: each of {', '.join(self._inputs)} once expected, got {', '.join(request.inputs)} only")
+        if self._version.batching is not None and len({len(array) for array in request.inputs.values()}) > 1:
+            shapes = ", ".join(f"{name!r} {list(array.shape)}" for name, array in request.inputs.items())
+            raise InvalidInput(f"inputs: as many rows in each expected, got {shapes}")
 
     def _run_group(self, requests: list[_Request], outcome: Outcome, started: int) -> None:
         """Runs requests together; when the model fails at it, each alone, so that only the guilty ones fail."""
         try:
             if self._version.batching is None and len(requests) > 1:
                 raise _OneByOne
-            inputs = self._stack(requests)
-            ready = time.perf_counter_ns()
-            outputs = self._version.pipeline.run(inputs)
-            ran = time.perf_counter_ns()
+            with np.errstate(all="ignore"):  # NaN and infinities are answers like others
+                inputs = self._stack(requests)
+                ready = time.perf_counter_ns()
+                outputs = self._version.pipeline.run(inputs)
+                ran = time.perf_counter_ns()
             self._split(requests, outputs, outcome)
         except Exception as error:
             if len(requests) > 1:
@@ -164,7 +206,7 @@ class Executor:
         return arrays if preprocess.empty else {name: preprocess.transform(array) for name, array in arrays.items()}
 
     def _split(self, requests: list[_Request], outputs: Arrays, outcome: Outcome) -> None:
-        datatypes = {spec.name: spec.datatype for spec in self._version.pipeline.signature.outputs}
+        datatypes = self._outputs
         batched = self._version.batching is not None
         total = sum(request.rows for request in requests)
         if batched:
@@ -243,11 +285,8 @@ def _array(name: str, datatype: str, shape: tuple[int, ...], raw: bytes) -> Arra
             except UnicodeDecodeError:
                 raise InvalidInput(f"input {name!r}: element {index} must be UTF-8 text for this model") from None
         return texts.reshape(shape)
-    known = DATATYPES.get(datatype)
-    if known is None:
-        raise InvalidInput(f"input {name!r}: datatype {datatype!r} is unknown")
     try:
-        return np.frombuffer(raw, known.numpy).reshape(shape)
+        return np.frombuffer(raw, _DTYPES[datatype]).reshape(shape)
     except ValueError:
         raise InvalidInput(f"input {name!r}: {len(raw)} bytes do not make {datatype} {list(shape)}") from None
 
