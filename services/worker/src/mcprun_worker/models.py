@@ -83,6 +83,10 @@ class Models:
         self._serving: dict[ModelKey, Serving] = {}
         self._told: dict[ModelKey, model_pb2.ModelVersion] = {}
         self._fingerprints: dict[str, Fingerprint] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._unloaded: set[str] = set()
+        """Models that a command unloaded, also before their first try at loading."""
+        self._retiring: set[asyncio.Task[None]] = set()
 
     def __iter__(self) -> Iterator[model_pb2.ModelVersion]:
         return iter(list(self._told.values()))
@@ -102,7 +106,9 @@ class Models:
             self._tell(model_pb2.ModelVersion(name=name, version="1", state=model_pb2.MODEL_STATE_LOADING))
         for name in names:
             try:
-                await self.load(name)
+                async with self._lock(name):
+                    if name not in self._unloaded:
+                        await self._load(name)
             except MeshError as error:
                 _log.error("a model cannot be loaded", model=name, error=error.message)
 
@@ -111,6 +117,11 @@ class Models:
 
         Raises NotFound when it has no folder, InvalidInput when its files are broken.
         """
+        async with self._lock(name):
+            self._unloaded.discard(name)
+            await self._load(name)
+
+    async def _load(self, name: str) -> None:
         try:
             fingerprint = await asyncio.to_thread(self._repository.fingerprint, name)
             config = await asyncio.to_thread(self._repository.config, name)
@@ -118,6 +129,9 @@ class Models:
             self._refuse(name, error)
             raise
         if self._fingerprints.get(name) == fingerprint and all((name, number) in self._serving for number in config.versions):
+            for number in config.versions:
+                # Told again, since somebody may have missed or withdrawn it.
+                self._tell(self._told[name, number])
             return
         started = time.perf_counter()
         self._drop_versions(name, set(config.versions))
@@ -152,6 +166,11 @@ class Models:
 
     async def unload(self, name: str) -> None:
         """Unloads every version of a model once its batches are done. Raises NotFound when there is none."""
+        self._unloaded.add(name)
+        async with self._lock(name):
+            await self._unload(name)
+
+    async def _unload(self, name: str) -> None:
         keys = [key for key in self._told if key[0] == name]
         if not keys:
             raise NotFound(f"the model repository has no model {name!r}")
@@ -168,7 +187,10 @@ class Models:
     async def close(self) -> None:
         """Frees everything. Batches that run are waited for."""
         serving, self._serving = list(self._serving.values()), {}
-        await asyncio.gather(*(each.retire() for each in serving))
+        await asyncio.gather(*(each.retire() for each in serving), *self._retiring)
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        return self._locks.setdefault(name, asyncio.Lock())
 
     def _serve(self, version: LoadedVersion) -> None:
         threads = ThreadPoolExecutor(version.instances, thread_name_prefix=f"{version.name}-{version.version}")
@@ -180,9 +202,14 @@ class Models:
             self._retire(former)
 
     def _retire(self, serving: Serving) -> None:
-        task = asyncio.ensure_future(serving.retire())
-        # Kept by its callback until it is done; a fault in it is one of this program and is to be seen.
-        task.add_done_callback(lambda done: done.exception() and _log.error("a model could not be freed", exc_info=done.exception()))
+        task = asyncio.get_running_loop().create_task(serving.retire())
+        self._retiring.add(task)
+        task.add_done_callback(self._retired)
+
+    def _retired(self, task: asyncio.Task[None]) -> None:
+        self._retiring.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("a model could not be freed", exc_info=task.exception())
 
     def _fail(self, key: ModelKey, error: MeshError) -> None:
         """A version cannot be loaded. If another state of it serves, it goes on to serve."""
@@ -205,6 +232,7 @@ class Models:
         """Versions that model.yaml no longer names."""
         for key in [key for key in self._told if key[0] == name and key[1] not in keep]:
             del self._told[key]
+            metrics.loaded.labels(*key).set(0)
             serving = self._serving.pop(key, None)
             if serving is not None:
                 self._retire(serving)

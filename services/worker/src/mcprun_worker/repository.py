@@ -43,11 +43,14 @@ class Repository:
             raise InvalidInput("; ".join(map(str, error.problems))) from None
 
     def fingerprint(self, name: str) -> Fingerprint:
-        """The state of a model's files."""
+        """The state of a model's files. Raises NotFound, and InvalidInput when a file is being taken away."""
         folder = self.folder(name)
         files = []
-        for path in sorted(folder.rglob("*")):
-            if path.is_file():
-                stat = path.stat()
-                files.append((str(path.relative_to(folder)), stat.st_size, stat.st_mtime_ns))
+        try:
+            for path in sorted(folder.rglob("*")):
+                if path.is_file():
+                    stat = path.stat()
+                    files.append((str(path.relative_to(folder)), stat.st_size, stat.st_mtime_ns))
+        except OSError as error:
+            raise InvalidInput(f"the folder of model {name!r} cannot be read: {error.filename}: {error.strerror}") from error
         return Fingerprint(tuple(files))
