@@ -2,7 +2,7 @@
 
 A request is a POST to the method's path with the message as its body, without gRPC's frame around it. The answer is always
 HTTP 200: `x-msg-size` tells Envoy the length of the frame to come, so that it need not buffer, and `x-grpc-status` and
-`x-grpc-message` hold what Envoy writes into the trailers.
+`x-grpc-message`, which only a refusal has, are what Envoy writes into the trailers.
 """
 
 from urllib.parse import quote
@@ -46,7 +46,6 @@ class Bridge:
                     (b"content-type", CONTENT_TYPE),
                     (b"content-length", size),
                     (b"x-msg-size", size),
-                    (b"x-grpc-status", b"0"),
                 ],
             }
         )
