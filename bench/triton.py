@@ -114,9 +114,7 @@ def serving(model: BenchModel, file: Path, *, site: Path, scratch: Path, delay_u
 def _wait_ready(process: "subprocess.Popen[bytes]", port: int, model: BenchModel, log: Path) -> None:
     deadline = time.monotonic() + 60
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        infer = channel.unary_unary(
-            "/inference.GRPCInferenceService/ModelInfer", request_serializer=oip.ModelInferRequest.SerializeToString
-        )
+        infer = channel.unary_unary(METHOD, request_serializer=oip.ModelInferRequest.SerializeToString)
         while True:
             try:
                 infer(model.request(model.name), timeout=10)

@@ -68,6 +68,12 @@ class EdgeSettings(ServiceSettings):
     )
     max_connections: int = Field(default=16384, ge=1, le=1_000_000, description="The most connections that clients may have open")
     max_streams: int = Field(default=4096, ge=1, le=1_000_000, description="The most requests that one HTTP/2 connection may have open")
+    max_early_resets: int = Field(
+        default=100_000,
+        ge=500,
+        le=2**31,
+        description="A connection with more requests than this, most of which were cancelled within a second, is dropped",
+    )
     max_header_kib: int = Field(default=60, ge=8, le=8192, description="The largest headers of a request, in KiB")
     max_headers: int = Field(default=256, ge=16, le=8192, description="The most headers of a request")
     stream_window_bytes: int = Field(
