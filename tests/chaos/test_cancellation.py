@@ -17,6 +17,8 @@ from mcprun.testing import Mesh
 
 PROCESSES = ("router", "batcher", "worker")
 
+pytestmark = pytest.mark.heavy
+
 
 def value(mesh: Mesh, process: str, name: str) -> float:
     return next(float(line.rpartition(" ")[2]) for line in mesh.metrics(process).splitlines() if line.startswith(name))

@@ -14,6 +14,8 @@ from load import METHOD, Load, slow_request
 from mcprun.protocol.inference import grpc_service_pb2 as oip
 from mcprun.testing import Mesh, MeshFailed
 
+pytestmark = pytest.mark.heavy
+
 
 def wait_until(condition: "object", what: str, seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
