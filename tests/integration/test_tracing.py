@@ -70,9 +70,14 @@ def test_a_request_is_one_trace_through_router_batcher_and_worker(tmp_path: Path
         for target, trace in ((mesh.grpc_target, TRACE), (mesh.router_grpc, past)):
             with grpc.insecure_channel(target) as channel:
                 GRPCInferenceServiceStub(channel).ModelInfer(request(), metadata=(("traceparent", f"00-{trace}-{PARENT}-01"),))
+        stream = "33" * 16
+        with grpc.insecure_channel(mesh.grpc_target) as channel:
+            stub = GRPCInferenceServiceStub(channel)
+            list(stub.ModelStreamInfer(iter([request()]), metadata=(("traceparent", f"00-{stream}-{PARENT}-01"),)))
         expected = {
             TRACE: {"router.ModelInfer", "batcher.queue", "worker.infer"},
             rest: {"router.infer", "batcher.queue", "worker.infer"},
+            stream: {"router.ModelStreamInfer", "batcher.queue", "worker.infer"},
             past: {"router.ModelInfer", "batcher.queue", "worker.infer"},
         }
         deadline = time.monotonic() + 20

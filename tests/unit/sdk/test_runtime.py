@@ -14,7 +14,7 @@ from mcprun.runtime.breaker import Breaker
 from mcprun.runtime.logs import trace_fields
 from mcprun.runtime.metrics import REGISTRY
 from mcprun.runtime.outbox import Outbox
-from mcprun.runtime.rpc import split_host_port
+from mcprun.runtime.rpc import apart, split_host_port
 from mcprun.runtime.settings import ServiceSettings
 
 
@@ -163,3 +163,45 @@ def test_the_trace_of_a_header_for_a_log_line() -> None:
     assert trace_fields(f"00-{'a' * 32}-{'b' * 16}-01") == {"trace_id": "a" * 32, "span_id": "b" * 16}
     assert trace_fields("") == {}
     assert trace_fields("nonsense-x-y-z") == {}
+
+
+async def broken_life() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(fail())
+        await asyncio.get_running_loop().create_future()
+
+
+async def fail() -> None:
+    raise ConnectionError("broken")
+
+
+async def test_a_life_that_breaks_apart_leaves_its_caller_as_it_was() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    for _ in range(3):
+        with pytest.raises(ExceptionGroup):
+            await apart(broken_life())
+        assert task.cancelling() == 0
+
+
+async def test_a_call_that_was_cut_off_is_no_cancellation_of_the_caller() -> None:
+    async def cut_off() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(ConnectionError):
+        await apart(cut_off())
+
+
+async def test_a_cancellation_is_kept_though_the_life_fails_at_it() -> None:
+    async def stubborn() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            raise ConnectionError("broken")
+
+    caller = asyncio.create_task(apart(stubborn()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller

@@ -47,21 +47,20 @@ _OVERTIME_SECONDS = 5.0
 """How much longer than `drain_seconds` a stop may take before the process is ended, whatever it is doing."""
 
 
-async def _arm(stop: Stop, seconds: float, log: structlog.stdlib.BoundLogger) -> None:
-    """Makes the bound on a stop hold even if the event loop does not run any more: a thread keeps the time."""
+async def _arm(stop: Stop, seconds: float, log: structlog.stdlib.BoundLogger, finished: threading.Event) -> None:
+    """Makes the bound on a stop hold even if the event loop does not run any more: a thread keeps the time.
+
+    It goes on when `main` has returned (`finished`), because the interpreter then waits for what still runs in other threads.
+    """
 
     def give_up() -> None:
         log.error("the stop took too long", after_seconds=seconds)
-        os._exit(1)
+        os._exit(0 if finished.is_set() else 1)
 
     await stop.wait()
     timer = threading.Timer(seconds, give_up)
     timer.daemon = True
     timer.start()
-    try:
-        await asyncio.get_running_loop().create_future()
-    finally:
-        timer.cancel()
 
 
 def run(settings_type: type[S], main: Callable[[S, telemetry.Telemetry, Stop], Awaitable[None]]) -> None:
@@ -97,9 +96,11 @@ def run(settings_type: type[S], main: Callable[[S, telemetry.Telemetry, Stop], A
         gc.freeze()
         # A request makes some hundred objects and no cycles: the usual threshold would have the collector run for each few.
         gc.set_threshold(*_GC_THRESHOLD)
-        watchdog = asyncio.create_task(_arm(stop, settings.drain_seconds + _OVERTIME_SECONDS, log))
+        finished = threading.Event()
+        watchdog = asyncio.create_task(_arm(stop, settings.drain_seconds + _OVERTIME_SECONDS, log, finished))
         try:
             await main(settings, traces, stop)
+            finished.set()
         finally:
             watchdog.cancel()
             traces.shutdown()

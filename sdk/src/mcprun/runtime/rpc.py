@@ -1,7 +1,8 @@
 """gRPC servers, channels and addresses, with one message limit and one set of options for every service."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -10,6 +11,8 @@ from grpc_reflection.v1alpha import reflection
 
 from mcprun.descriptors import POOL
 from mcprun.runtime.telemetry import Telemetry
+
+ResultT = TypeVar("ResultT")
 
 ENVELOPE_BYTES = 1024 * 1024
 """What a message between services may be larger than max_message_bytes: ids, names and status around the payloads."""
@@ -69,19 +72,23 @@ async def server(
     max_message_bytes: int,
     health_state: Health,
     services: Sequence[str],
+    streams: Sequence[str] = (),
     telemetry: Telemetry | None = None,
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
 ) -> grpc.aio.Server:
     """A server bound to `address` with health and reflection, not yet started.
 
-    `services` are the full names that reflection lists. When traces are on, every call gets a span.
+    `services` are the full names that reflection lists. When traces are on, every call gets a span, but for `streams`: the
+    paths of methods that write their answers with `context.write`, which the instrumentation cannot wrap. (A generator that is
+    cut off at a yield ends only when it is collected as garbage; a coroutine ends at once.)
     Raises RuntimeError when the address cannot be bound.
     """
     chain = list(interceptors)
     if telemetry is not None and telemetry.enabled:
         from opentelemetry.instrumentation.grpc import aio_server_interceptor, filters
 
-        chain.insert(0, aio_server_interceptor(tracer_provider=telemetry.provider, filter_=filters.negate(filters.health_check())))
+        left_out = filters.any_of(filters.health_check(), *map(filters.full_method_name, streams))
+        chain.insert(0, aio_server_interceptor(tracer_provider=telemetry.provider, filter_=filters.negate(left_out)))
     instance = grpc.aio.server(options=options(max_message_bytes), interceptors=chain)
     health_pb2_grpc.add_HealthServicer_to_server(health_state.servicer, instance)
     await health_state.set(False)
@@ -90,20 +97,23 @@ async def server(
     return instance
 
 
-def being_cancelled() -> bool:
-    """Whether the current task is being cancelled, and not only a call in it."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+async def apart(attempt: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Awaits one life of a stream in a task of its own, so that its end and the cancellation of the caller cannot be taken for
+    each other. Raises ConnectionError when the life ended as if it had been cancelled, CancelledError only when the caller is.
 
-
-def raise_if_cancelled() -> None:
-    """Raises CancelledError when the current task is being cancelled.
-
-    For loops that go on after a failed call: a failure that comes at the same moment takes the place of the cancellation (a
-    TaskGroup raises its children's errors instead), which must not be lost with it.
+    Without it: grpc.aio raises CancelledError also for a call that was cut off; a TaskGroup whose children fail while its own
+    task is cancelled raises their errors in place of that; and on Python 3.11 it leaves its task counting as being cancelled.
     """
-    if being_cancelled():
-        raise asyncio.CancelledError
+    life = asyncio.ensure_future(attempt)
+    try:
+        await asyncio.wait((life,))
+    except asyncio.CancelledError:
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+        raise
+    if life.cancelled():
+        raise ConnectionError("the call was cut off")
+    return life.result()
 
 
 def split_host_port(address: str) -> tuple[str, int]:

@@ -6,7 +6,7 @@ from mcprun.protocol.v1 import admin_pb2_grpc, batcher_pb2_grpc, worker_pb2_grpc
 from mcprun.runtime import logs, process, rpc
 from mcprun.runtime.telemetry import Telemetry
 from mcprun_batcher.broker import Broker
-from mcprun_batcher.service import SERVICES, AdminService, BatcherService, WorkerGatewayService
+from mcprun_batcher.service import SERVICES, STREAMS, AdminService, BatcherService, WorkerGatewayService
 from mcprun_batcher.settings import BatcherSettings
 
 _log = logs.get_logger(__name__)
@@ -26,6 +26,7 @@ async def serve(settings: BatcherSettings, telemetry: Telemetry, stop: process.S
         max_message_bytes=settings.max_message_bytes,
         health_state=health,
         services=SERVICES,
+        streams=STREAMS,
         telemetry=telemetry,
     )
     batcher_pb2_grpc.add_BatcherServicer_to_server(BatcherService(broker), server)

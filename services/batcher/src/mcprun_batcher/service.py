@@ -1,4 +1,8 @@
-"""The batcher's gRPC services."""
+"""The batcher's gRPC services.
+
+Streams are coroutines that write, which the generated classes know only as generators: what a peer leaves behind when it dies
+must be taken up at once.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -18,6 +22,7 @@ _log = logs.get_logger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]
 
 SERVICES = ("mcprun.v1.Batcher", "mcprun.v1.WorkerGateway", "mcprun.v1.Admin")
+STREAMS = ("/mcprun.v1.Batcher/Submit", "/mcprun.v1.Batcher/WatchCatalog", "/mcprun.v1.WorkerGateway/Attach")
 
 
 class BatcherService(batcher_pb2_grpc.BatcherServicer):
@@ -26,9 +31,9 @@ class BatcherService(batcher_pb2_grpc.BatcherServicer):
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    async def Submit(
+    async def Submit(  # type: ignore[override]
         self, request_iterator: AsyncIterator[batcher_pb2.SubmitFrame], context: Context
-    ) -> AsyncIterator[batcher_pb2.AnswerFrame]:
+    ) -> None:
         """Carries inference for as long as the router's stream lives."""
         broker = self._broker
         link = broker.attach_router()
@@ -45,18 +50,20 @@ class BatcherService(batcher_pb2_grpc.BatcherServicer):
         try:
             async with _beside(read()):
                 async for answers in link.outbox.groups():
-                    yield batcher_pb2.AnswerFrame(answers=answers)
+                    await context.write(batcher_pb2.AnswerFrame(answers=answers))
         finally:
             broker.detach_router(link)
 
-    async def WatchCatalog(self, request: batcher_pb2.WatchCatalogRequest, context: Context) -> AsyncIterator[batcher_pb2.Catalog]:
+    async def WatchCatalog(  # type: ignore[override]
+        self, request: batcher_pb2.WatchCatalogRequest, context: Context
+    ) -> None:
         """Sends the catalogue now and whenever it changes."""
         event = self._broker.watch()
         try:
             while True:
                 await event.wait()
                 event.clear()
-                yield self._broker.catalog.snapshot()
+                await context.write(self._broker.catalog.snapshot())
         finally:
             self._broker.unwatch(event)
 
@@ -67,9 +74,9 @@ class WorkerGatewayService(worker_pb2_grpc.WorkerGatewayServicer):
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    async def Attach(
+    async def Attach(  # type: ignore[override]
         self, request_iterator: AsyncIterator[worker_pb2.WorkerFrame], context: Context
-    ) -> AsyncIterator[worker_pb2.BatcherFrame]:
+    ) -> None:
         """Holds one worker for as long as its stream lives."""
         broker = self._broker
         iterator = aiter(request_iterator)
@@ -95,7 +102,7 @@ class WorkerGatewayService(worker_pb2_grpc.WorkerGatewayServicer):
         try:
             async with _beside(read()):
                 async for frames in link.outbox.groups():
-                    yield frames[0] if len(frames) == 1 else _merged(frames)
+                    await context.write(frames[0] if len(frames) == 1 else _merged(frames))
         finally:
             broker.detach_worker(link)
 
@@ -135,7 +142,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
 @asynccontextmanager
 async def _beside(reading: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Runs `reading` for as long as the block lasts. (A TaskGroup cannot stand around the yields of a generator.)"""
+    """Runs `reading` for as long as the block lasts. Its failure is told, and does not end the block."""
     task = asyncio.create_task(reading)
     try:
         yield

@@ -46,10 +46,12 @@ class InferenceHandler(grpc.GenericRpcHandler):
 
         return handle
 
-    async def _stream(self, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[oip.ModelStreamInferResponse]:
+    async def _stream(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Answers in the order of the requests, while up to `_MAX_IN_FLIGHT` of them run."""
         caller = _caller(context)
-        pending: asyncio.Queue[asyncio.Task[oip.ModelStreamInferResponse] | None] = asyncio.Queue(_MAX_IN_FLIGHT)
+        room = asyncio.Semaphore(_MAX_IN_FLIGHT)
+        running: set[asyncio.Task[oip.ModelStreamInferResponse]] = set()
+        in_order: asyncio.Queue[asyncio.Task[oip.ModelStreamInferResponse] | None] = asyncio.Queue()
 
         async def method(body: bytes, caller: Caller) -> oip.ModelStreamInferResponse:
             return await stream_infer(self._dataplane, body, caller)
@@ -57,26 +59,30 @@ class InferenceHandler(grpc.GenericRpcHandler):
         async def read() -> None:
             try:
                 async for body in requests:
-                    await pending.put(asyncio.create_task(self._operations.run("grpc", "ModelStreamInfer", method, body, caller)))
+                    await room.acquire()
+                    task = asyncio.create_task(self._operations.run("grpc", "ModelStreamInfer", method, body, caller))
+                    running.add(task)
+                    in_order.put_nowait(task)
             finally:
-                await pending.put(None)
+                in_order.put_nowait(None)
 
         reader = asyncio.create_task(read())
         try:
-            while (task := await pending.get()) is not None:
-                try:
-                    yield await task
-                except MeshError as error:
-                    await _abort(context, error)
+            while (task := await in_order.get()) is not None:
+                await context.write(await task)
+                running.discard(task)
+                room.release()
+        except MeshError as error:
+            await _abort(context, error)
         finally:
-            reader.cancel()
-            while not pending.empty():
-                left = pending.get_nowait()
-                if left is not None:
-                    left.cancel()
+            left = [reader, *running]
+            for each in left:
+                each.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
 
 
 SERVICES = (SERVICE,)
+STREAMS = (STREAM_INFER,)
 
 
 def _caller(context: Context) -> Caller:

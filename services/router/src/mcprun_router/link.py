@@ -2,8 +2,9 @@
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -179,18 +180,14 @@ class BatcherLink:
             raise Unavailable("the batcher is away", retry_after=1.0) from None
         return self._stream
 
-    async def _again_and_again(self, attempt: Callable[[], Awaitable[None]]) -> None:
+    async def _again_and_again(self, attempt: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:
             try:
-                await attempt()
+                await rpc.apart(attempt())
             except grpc.aio.AioRpcError as error:
                 _log.debug("the batcher cannot be reached", error=error.details())
             except (ConnectionError, TimeoutError, MeshError) as error:
                 _log.debug("the batcher cannot be reached", error=str(error))
-            except asyncio.CancelledError:
-                # grpc.aio also raises it for a call that was cut off, when nobody cancelled this task.
-                _log.debug("a call was cut off")
-            rpc.raise_if_cancelled()
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _submit(self) -> None:

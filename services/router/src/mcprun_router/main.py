@@ -10,7 +10,7 @@ from mcprun_router.asgi import Application, Departures
 from mcprun_router.bridge import Bridge
 from mcprun_router.catalog import Catalog
 from mcprun_router.dataplane import Dataplane
-from mcprun_router.grpc_server import SERVICES, InferenceHandler
+from mcprun_router.grpc_server import SERVICES, STREAMS, InferenceHandler
 from mcprun_router.health import Overview
 from mcprun_router.http_server import HttpServer
 from mcprun_router.link import BatcherLink, Limits
@@ -61,6 +61,7 @@ async def serve(settings: RouterSettings, telemetry: Telemetry, stop: process.St
         max_message_bytes=settings.max_message_bytes,
         health_state=health,
         services=SERVICES,
+        streams=STREAMS,
         telemetry=telemetry,
     )
     grpc_server.add_generic_rpc_handlers((InferenceHandler(dataplane, methods, operations),))

@@ -12,14 +12,14 @@ import grpc
 import grpc.aio
 from opentelemetry.trace import SpanKind
 
-from mcprun.errors import MeshError, Unavailable
+from mcprun.errors import Internal, MeshError, Unavailable, Unimplemented
 from mcprun.protocol.v1 import batcher_pb2, model_pb2, worker_pb2, worker_pb2_grpc
 from mcprun.runtime import logs, rpc
 from mcprun.runtime.outbox import Outbox
 from mcprun.runtime.telemetry import Telemetry
 from mcprun_worker import metrics
 from mcprun_worker.execution import Item, Outcome
-from mcprun_worker.models import ModelKey, Models
+from mcprun_worker.models import ModelKey, Models, Serving
 
 _log = logs.get_logger(__name__)
 
@@ -38,11 +38,17 @@ class _Stream:
     def __init__(self, max_bytes: int) -> None:
         self.outbox: Outbox[worker_pb2.WorkerFrame] = Outbox(max_bytes=max_bytes)
         self.granted: Counter[ModelKey] = Counter()
-        """Credits by model version that the batcher has or that its unfinished batches use."""
+        """Credits by model version that the batcher has and has not used."""
         self.unfinished: Counter[ModelKey] = Counter()
         """Batches by model version that came and have no result yet."""
-        self.written = asyncio.Event()
-        """Set once the outbox is closed and empty."""
+        self.held: set[int] = set()
+        """Ids of the requests of those batches. Another stream's batcher may give the same ids to others."""
+        self.cancelled: set[int] = set()
+        """Those of them that nobody waits for."""
+        self.accepted = False
+        """Whether the batcher has answered."""
+        self.ended = asyncio.Event()
+        """Set once the stream is no more."""
 
 
 class Attachment:
@@ -64,19 +70,19 @@ class Attachment:
         self._clock = clock
         self._models: Models | None = None
         self._stream: _Stream | None = None
-        self._cancelled: set[int] = set()
         self._commands: asyncio.Queue[tuple[_Stream, worker_pb2.ModelCommand]] = asyncio.Queue()
         self._batches = 0
         self._running: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._leaving = False
         self.settled = False
         """Whether every model had its first try."""
 
     @property
     def attached(self) -> bool:
         """Whether the batcher has this worker."""
-        return self._stream is not None
+        return self._stream is not None and self._stream.accepted
 
     # What the models tell
 
@@ -91,7 +97,7 @@ class Attachment:
             self._grant(stream, key, frame)
         else:
             # The batcher forgets credits that it has not used.
-            stream.granted[key] = stream.unfinished[key]
+            stream.granted[key] = 0
         stream.outbox.put(frame)
 
     def forget(self, key: ModelKey) -> None:
@@ -124,18 +130,14 @@ class Attachment:
         delay = _RETRY_SECONDS
         channel = rpc.channel(self._address, max_message_bytes=self._max_message_bytes)
         try:
-            while True:
+            while not self._leaving:
                 try:
-                    await self._attach(worker_pb2_grpc.WorkerGatewayStub(channel), models)
-                    delay = _RETRY_SECONDS
+                    if await rpc.apart(self._attach(worker_pb2_grpc.WorkerGatewayStub(channel), models)):
+                        delay = _RETRY_SECONDS
                 except grpc.aio.AioRpcError as error:
                     _log.debug("the batcher cannot be reached", error=error.details())
                 except (ConnectionError, TimeoutError) as error:
                     _log.debug("the batcher cannot be reached", error=str(error))
-                except asyncio.CancelledError:
-                    # grpc.aio also raises it for a call that was cut off, when nobody cancelled this task.
-                    _log.debug("a call was cut off")
-                rpc.raise_if_cancelled()
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, _MAX_RETRY_SECONDS)
         finally:
@@ -151,15 +153,20 @@ class Attachment:
             await self._idle.wait()
 
     async def flush(self) -> None:
-        """Ends the stream once everything that was put on it is written."""
+        """Ends the stream for good once the batcher has read everything that was put on it."""
+        self._leaving = True
         stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.outbox.close()
+        if stream is None:
+            return
+        stream.outbox.close()
+        if stream.accepted:
+            # The batcher ends its side when it has read ours to the end; ending it from here might overtake the last results.
             with suppress(TimeoutError):
                 async with asyncio.timeout(_FLUSH_SECONDS):
-                    await stream.written.wait()
+                    await stream.ended.wait()
 
-    async def _attach(self, stub: Stub, models: Models) -> None:
+    async def _attach(self, stub: Stub, models: Models) -> bool:
+        """Lives one life of the stream. Returns whether the batcher had answered."""
         call = stub.Attach()
         stream = _Stream(self._max_message_bytes)
         hello = worker_pb2.WorkerFrame(hello=self._info, settled=self.settled, draining=self._info.draining)
@@ -179,8 +186,9 @@ class Attachment:
         finally:
             self._stream = None
             stream.outbox.close()
-            stream.written.set()
+            stream.ended.set()
             call.cancel()
+        return stream.accepted
 
     async def _write(self, stream: _Stream, call: Call) -> None:
         async for frames in stream.outbox.groups():
@@ -189,19 +197,25 @@ class Attachment:
                 frame.MergeFrom(more)
             await call.write(frame)
         await call.done_writing()
-        stream.written.set()
 
     async def _read(self, stream: _Stream, call: Call, models: Models) -> None:
+        await call.initial_metadata()
+        stream.accepted = not call.done()
         async for frame in call:
-            self._cancelled.update(frame.cancelled)
             for command in frame.commands:
                 self._commands.put_nowait((stream, command))
             for batch in frame.batches:
+                key = (batch.model_name, batch.model_version)
+                stream.granted[key] = max(0, stream.granted[key] - 1)
+                stream.unfinished[key] += 1
+                stream.held.update(item.id for item in batch.items)
                 self._batches += 1
                 # Not of the stream's group: what runs in a thread cannot be stopped when the stream breaks.
                 task = asyncio.create_task(self._run(stream, batch, models))
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
+            # Only of requests that are here: a cancellation may cross the answer, and then nothing would ever take it away.
+            stream.cancelled.update(stream.held.intersection(frame.cancelled))
         raise ConnectionError("the batcher ended the stream")
 
     async def _run(self, stream: _Stream, batch: worker_pb2.Batch, models: Models) -> None:
@@ -211,24 +225,33 @@ class Attachment:
             Item(item.id, item.request, item.rows, now + item.timeout_ns / _NANO if item.timeout_ns else math.inf, item.traceparent)
             for item in batch.items
         ]
-        stream.unfinished[key] += 1
         started_ns = time.time_ns() if self._telemetry.enabled else 0
         try:
-            serving = models.serving(key)
-            if serving is None:
-                error = Unavailable(f"model {key[0]!r} version {key[1]} is not loaded on this worker")
-                outcome = Outcome(answers=dict.fromkeys((item.id for item in items), error))
-            else:
-                outcome = await serving.run(items, self._cancelled.__contains__)
+            outcome = await self._outcome(models.serving(key), key, items, stream.cancelled)
             self._count(key, outcome)
             if self._telemetry.enabled:
                 self._trace(key, items, started_ns)
+            stream.unfinished[key] -= 1
             self._answer(stream, batch.id, key, outcome, items)
         finally:
-            stream.unfinished[key] -= 1
-            self._cancelled.difference_update(item.id for item in items)
+            stream.held.difference_update(item.id for item in items)
+            stream.cancelled.difference_update(item.id for item in items)
             self._batches -= 1
-            self._idle.set()
+            if not self._batches:
+                self._idle.set()
+
+    async def _outcome(self, serving: Serving | None, key: ModelKey, items: list[Item], cancelled: set[int]) -> Outcome:
+        error: MeshError
+        if serving is None:
+            error = Unavailable(f"model {key[0]!r} version {key[1]} is not loaded on this worker")
+        else:
+            try:
+                return await serving.run(items, cancelled.__contains__)
+            except Exception as fault:
+                # A batch without an answer would be waited for as long as this worker lives.
+                _log.error("a batch failed", model=key[0], version=key[1], exc_info=True)
+                error = Internal(f"the worker failed at model {key[0]!r}: {type(fault).__name__}: {fault}")
+        return Outcome(answers=dict.fromkeys((item.id for item in items), error))
 
     def _answer(self, stream: _Stream, batch_id: int, key: ModelKey, outcome: Outcome, items: list[Item]) -> None:
         """Sends the results, in several messages when one would be too large, and gives the credit back."""
@@ -254,7 +277,6 @@ class Attachment:
         result.compute_infer_ns = outcome.compute_infer_ns
         result.compute_output_ns = outcome.compute_output_ns
         result.expired, result.cancelled, result.rows = outcome.expired, outcome.cancelled, outcome.rows
-        stream.granted[key] -= 1
         serving = self._models.serving(key) if self._models is not None else None
         if serving is not None and not self._info.draining:
             self._grant(stream, key, frame)
@@ -263,7 +285,7 @@ class Attachment:
     def _grant(self, stream: _Stream, key: ModelKey, frame: worker_pb2.WorkerFrame) -> None:
         """Gives the credits of a version that the batcher does not have yet."""
         serving = self._models.serving(key) if self._models is not None else None
-        missing = (serving.credits if serving is not None else 0) - stream.granted[key]
+        missing = (serving.credits if serving is not None else 0) - stream.granted[key] - stream.unfinished[key]
         if missing > 0:
             stream.granted[key] += missing
             frame.credits.add(model_name=key[0], model_version=key[1], batches=missing)
@@ -278,8 +300,14 @@ class Attachment:
                     await models.load(command.model_name)
                 elif command.action == worker_pb2.ModelCommand.ACTION_UNLOAD:
                     await models.unload(command.model_name)
+                else:
+                    raise Unimplemented(f"command {command.action} is unknown to this worker")
             except MeshError as error:
                 result.status.code, result.status.message = error.code.value[0], error.message
+            except Exception as error:
+                _log.error("a command failed", model=command.model_name, exc_info=True)
+                result.status.code = Internal.code.value[0]
+                result.status.message = f"the worker failed at the command: {type(error).__name__}: {error}"
             stream.outbox.put(worker_pb2.WorkerFrame(command_results=[result]))
 
     def _count(self, key: ModelKey, outcome: Outcome) -> None:

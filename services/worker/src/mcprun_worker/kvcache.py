@@ -33,7 +33,6 @@ class KVCacheWatch:
                 if state != known:
                     known = state
                     self._report(state)
-                rpc.raise_if_cancelled()
                 await asyncio.sleep(_PERIOD_SECONDS)
         finally:
             await self._channel.close()

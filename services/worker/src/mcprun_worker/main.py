@@ -58,16 +58,19 @@ async def serve(settings: WorkerSettings, telemetry: Telemetry, stop: process.St
         loading.cancel()
         tasks.pop(1).cancel()
         await health.set(False)
+        drained = False
         try:
             async with asyncio.timeout(settings.drain_seconds):
                 await attachment.drain()
+            drained = True
         except TimeoutError:
             _log.warning("stopped with batches unfinished", after_seconds=settings.drain_seconds)
         await attachment.flush()
         for task in tasks:
             task.cancel()
     await server.stop(grace=0)
-    await models.close()
+    if drained:
+        await models.close()
 
 
 async def _load(models: Models, attachment: Attachment) -> None:

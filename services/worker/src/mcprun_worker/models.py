@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 from mcprun.errors import Internal, InvalidInput, MeshError, MessageTooLarge, NotFound
 from mcprun.protocol.v1 import model_pb2
@@ -83,7 +84,8 @@ class Models:
         self._serving: dict[ModelKey, Serving] = {}
         self._told: dict[ModelKey, model_pb2.ModelVersion] = {}
         self._fingerprints: dict[str, Fingerprint] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """One for each model that something is done with now."""
         self._unloaded: set[str] = set()
         """Models that a command unloaded, also before their first try at loading."""
         self._retiring: set[asyncio.Task[None]] = set()
@@ -190,7 +192,10 @@ class Models:
         await asyncio.gather(*(each.retire() for each in serving), *self._retiring)
 
     def _lock(self, name: str) -> asyncio.Lock:
-        return self._locks.setdefault(name, asyncio.Lock())
+        lock = self._locks.get(name)
+        if lock is None:
+            lock = self._locks[name] = asyncio.Lock()
+        return lock
 
     def _serve(self, version: LoadedVersion) -> None:
         threads = ThreadPoolExecutor(version.instances, thread_name_prefix=f"{version.name}-{version.version}")

@@ -31,8 +31,12 @@ class Repository:
     def folder(self, name: str) -> Path:
         """A model's folder. Raises NotFound, also for a name that is none."""
         folder = self.path / name
-        if "/" in name or name in ("", ".", "..") or not (folder / FILENAME).is_file():
-            raise NotFound(f"the model repository has no model {name!r}")
+        try:
+            found = "/" not in name and name not in ("", ".", "..") and (folder / FILENAME).is_file()
+        except (OSError, ValueError):  # no name of a file at all, such as one that is too long
+            found = False
+        if not found:
+            raise NotFound(f"the model repository has no model {name[:200]!r}")
         return folder
 
     def config(self, name: str) -> ModelConfig:

@@ -13,6 +13,7 @@ from mcprun_worker.backends.base import Array
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
 _SIXTEEN_BIT = ("I;16", "I;16B", "I;16L", "I;16N", "I")
+_MAX_PIXELS = Decode().max_pixels
 _ANY_ASPECT = 16
 """An image this many times as long as it is wide may be scaled whatever `max_pixels` is."""
 
@@ -54,7 +55,7 @@ def _convert(image: Image.Image, mode: str) -> Image.Image:
     return image.convert(mode)
 
 
-def resize(step: Resize, pixels: Array, *, max_pixels: int) -> Array:
+def resize(step: Resize, pixels: Array, *, max_pixels: int = _MAX_PIXELS) -> Array:
     """Scales uint8 [height, width, channels]. Raises InvalidInput when the result would have more than `max_pixels`."""
     height, width = pixels.shape[:2]
     if isinstance(step.size, int) and step.fit != "exact":
