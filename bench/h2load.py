@@ -8,7 +8,10 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
+
 from mcprun.protocol.inference import grpc_service_pb2 as oip
+from mcprun.protocol.inference.grpc_service_pb2_grpc import GRPCInferenceServiceStub
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
 
@@ -47,8 +50,20 @@ def frame(message: oip.ModelInferRequest) -> bytes:
     return b"\0" + struct.pack(">I", len(body)) + body
 
 
-def run(port: int, body: bytes, *, in_flight: int, seconds: float) -> Measured:
-    """Keeps `in_flight` calls open for so many seconds, after a second that is not counted."""
+def succeeded(port: int, model: str) -> int:
+    """How many requests the server says that it has answered well: a gRPC error is an HTTP success to h2load."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        told = GRPCInferenceServiceStub(channel).ModelStatistics(oip.ModelStatisticsRequest(name=model))  # type: ignore[no-untyped-call]
+    return sum(version.inference_stats.success.count for version in told.model_stats)
+
+
+def run(port: int, request: oip.ModelInferRequest, *, in_flight: int, seconds: float) -> Measured:
+    """Keeps `in_flight` calls open for so many seconds, after a second that is not counted.
+
+    Raises SystemExit when the server has answered fewer calls well than were counted.
+    """
+    body = frame(request)
+    before = succeeded(port, request.model_name)
     clients = min(in_flight, 8)
     with tempfile.TemporaryDirectory() as folder:
         data, log = Path(folder, "body"), Path(folder, "log")
@@ -68,6 +83,8 @@ def run(port: int, body: bytes, *, in_flight: int, seconds: float) -> Measured:
     times = sorted(int(row[2]) / 1e6 for row in rows if row[1] == "200")
     if not times:
         raise SystemExit(f"no call at port {port} was answered")
+    if (good := succeeded(port, request.model_name) - before) < len(times):
+        raise SystemExit(f"the server at port {port} answered {good} calls well, and {len(times)} came back")
     return Measured(
         in_flight=in_flight,
         per_second=len(times) / seconds,

@@ -57,12 +57,12 @@ def measure(model: BenchModel, scratch: Path, site: Path | None, options: argpar
     (file.parent / "model.yaml").write_text("model_path: model.onnx\n")
     runs: dict[str, dict[int, list[h2load.Measured]]] = {}
     limits: list[float] = []
-    body = h2load.frame(model.request(model.name))
+    request = model.request(model.name)
 
     def load(name: str, port: int) -> None:
         for in_flight in IN_FLIGHT:
             console.print(f"{model.name}: {name}, {in_flight} in flight ...", highlight=False)
-            measured = h2load.run(port, body, in_flight=in_flight, seconds=options.seconds)
+            measured = h2load.run(port, request, in_flight=in_flight, seconds=options.seconds)
             runs.setdefault(name, {}).setdefault(in_flight, []).append(measured)
 
     for _ in range(options.rounds):

@@ -40,6 +40,31 @@ def test_an_idle_instance_gets_what_is_there_at_once() -> None:
     assert keys(queue.next_batch(0.0)) == [1, 2]
 
 
+def test_a_second_batch_leaves_at_once_while_the_way_takes_longer_than_the_run() -> None:
+    queue = queue_with(POLICY, credits=2, busy=True)
+    queue.append(call(1))
+    assert queue.next_batch(0.0) is None
+    for _ in range(20):
+        queue.servers["w"].learn(under_way=0.002, run=0.0002, at_once=True)
+    assert keys(queue.next_batch(0.0)) == [1]
+
+
+def test_a_long_run_is_noticed_also_when_its_batch_had_to_wait() -> None:
+    server = Server("w", instances=1, credits=2, running={99})
+    for _ in range(20):
+        server.learn(under_way=0.002, run=0.0002, at_once=True)
+    assert server.idle
+    server.learn(under_way=0.1, run=0.09, at_once=False)
+    assert not server.idle
+
+
+def test_a_batch_that_waited_for_the_one_before_does_not_make_its_run_look_short() -> None:
+    server = Server("w", instances=1, credits=2, running={99})
+    for _ in range(20):
+        server.learn(under_way=0.1, run=0.045, at_once=False)
+    assert not server.idle
+
+
 def test_without_a_credit_nothing_leaves() -> None:
     queue = queue_with(POLICY, credits=0)
     queue.append(call(1))

@@ -121,7 +121,7 @@ def test_a_draining_worker_gets_no_more_and_finishes_what_it_has() -> None:
     scheduler.drain("w", 0.0)
     scheduler.submit(call(2), 0.0)
     assert scheduler.pump(1.0) == []
-    assert [call.key for call in scheduler.finish(flight)] == [1]
+    assert [call.key for call in scheduler.finish(flight, 1.0, 1.0)] == [1]
     assert (scheduler.waiting, scheduler.running) == (1, 0)
     scheduler.check_integrity()
 
@@ -132,7 +132,7 @@ def test_a_batch_is_finished_once_and_only_by_its_worker() -> None:
     (flight,) = scheduler.pump(0.0)
     assert scheduler.flight("v", flight.batch_id) is None
     assert scheduler.flight("w", flight.batch_id) is flight
-    scheduler.finish(flight)
+    scheduler.finish(flight, 1.0, 1.0)
     assert scheduler.flight("w", flight.batch_id) is None
 
 
@@ -160,7 +160,7 @@ def test_a_closed_model_refuses_new_calls_and_keeps_accepted_ones() -> None:
     assert scheduler.busy(MODEL)
     scheduler.add_credits("w", MODEL, 1)
     (flight,) = scheduler.pump(0.0)
-    scheduler.finish(flight)
+    scheduler.finish(flight, 1.0, 1.0)
     assert not scheduler.busy(MODEL)
     scheduler.reopen(MODEL)
     scheduler.submit(call(3), 0.0)
@@ -251,18 +251,18 @@ class Mesh(RuleBasedStateMachine):
     def finish(self, data: st.DataObject) -> None:
         batch_id = data.draw(st.sampled_from(sorted(self.flights)))
         worker = self.flights[batch_id].worker_id
-        self.complete(batch_id)
+        self.complete(batch_id, data.draw(st.floats(0, 20)))
         self.scheduler.add_credits(worker, MODEL, 1)
         self.pump()
 
-    def complete(self, batch_id: int) -> None:
+    def complete(self, batch_id: int, run_seconds: float = 0.0) -> None:
         flight = self.flights.pop(batch_id)
         for key in list(flight.calls):
             done = self.scheduler.answered(flight, key)
             assert done is not None
             if not done.abandoned:
                 self.end(key, "answered")
-        assert self.scheduler.finish(flight) == []
+        assert self.scheduler.finish(flight, self.now, run_seconds) == []
 
     @rule(seconds=st.floats(0.001, 12))
     def wait(self, seconds: float) -> None:

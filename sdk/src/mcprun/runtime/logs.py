@@ -48,9 +48,10 @@ def configure(service_name: str, *, level: str, log_format: str = "json") -> Non
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # These speak at debug level for every event loop turn or HTTP request; nobody who debugs a mesh wants that.
-    for noisy in ("asyncio", "httpcore", "httpx", "grpc", "hpack", "uvicorn.access", "PIL"):
+    # These speak for every event loop turn or HTTP request; nobody who debugs a mesh wants that.
+    for noisy in ("asyncio", "httpcore", "grpc", "hpack", "uvicorn.access", "PIL"):
         logging.getLogger(noisy).setLevel(max(logging.INFO, root.level))
+    logging.getLogger("httpx").setLevel(max(logging.WARNING, root.level))
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),

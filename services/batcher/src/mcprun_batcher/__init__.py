@@ -10,3 +10,5 @@
 - `service`: the gRPC services over the broker
 - `settings`, `main`: the process
 """
+
+import mcprun.runtime  # noqa: F401  # before grpc, which it sets up

@@ -280,7 +280,7 @@ class Broker:
             _log.warning("a worker answered a batch that it does not have", worker=link.worker_id, batch=result.batch_id)
             return
         known, sums = self._metrics[flight.model], self.statistics[flight.model]
-        served = queued_ns = 0
+        served = delivered = queued_ns = 0
         for answer in result.answers:
             call = self._scheduler.answered(flight, answer.id)
             if call is None:
@@ -295,11 +295,14 @@ class Broker:
                 queued_ns += int((flight.sent - call.arrived) * _NANO)
                 sums.success.add(1, took_ns)
                 if not call.abandoned:
-                    known.ok.inc()
+                    delivered += 1
             self._answer(call, answer)
         sums.add_served(served, queued_ns)
+        if delivered:
+            known.ok.inc(delivered)
         if not result.partial:
-            for call in self._scheduler.finish(flight):
+            run_ns = result.compute_input_ns + result.compute_infer_ns + result.compute_output_ns
+            for call in self._scheduler.finish(flight, now, run_ns / _NANO):
                 known.failed.inc()
                 self._answer(call, _failure(call.key, Internal("the worker sent no answer for this request")))
             sums.add_batch(result, requests=flight.size, now_ms=time.time_ns() // 1_000_000)

@@ -6,6 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+_SHORT_RUN = 0.5
+"""Below this `busy_share` an instance waits longer for its batches than it works on them."""
+_SMOOTHING = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class BatchingPolicy:
@@ -62,11 +66,24 @@ class Server:
     """How many more batches it takes."""
     running: set[int] = field(default_factory=set)
     """The ids of the batches that it has."""
+    busy_share: float = 1.0
+    """For how much of the time that a batch is under way an instance works on it; the rest is the way there and back."""
 
     @property
     def idle(self) -> bool:
-        """Whether one of its instances has nothing to do."""
-        return len(self.running) < self.instances
+        """Whether one of its instances has nothing to do, or will have nothing before a batch that leaves now is there."""
+        instances = self.instances if self.busy_share > _SHORT_RUN else 2 * self.instances
+        return len(self.running) < instances
+
+    def learn(self, *, under_way: float, run: float, at_once: bool) -> None:
+        """A batch came back after `under_way` seconds, for `run` of which an instance worked on it. `at_once` says that it found
+        one idle; if it had to wait for one, its share is at least what it seems.
+        """
+        share = min(1.0, run / under_way) if under_way > 0 else 1.0
+        if at_once:
+            self.busy_share += (share - self.busy_share) * _SMOOTHING
+        else:
+            self.busy_share = max(self.busy_share, share)
 
 
 class ModelQueue:

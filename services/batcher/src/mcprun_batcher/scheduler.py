@@ -27,6 +27,8 @@ class Flight:
     """How many calls it had when it left."""
     sent: float
     """When it left, in seconds of the clock."""
+    at_once: bool
+    """Whether it was sent to an instance with nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,14 +233,15 @@ class Scheduler:
             del self._in_flight[key]
         return call
 
-    def finish(self, flight: Flight) -> list[Call]:
-        """A worker has finished a batch. Returns its calls that were not answered."""
+    def finish(self, flight: Flight, now: float, run_seconds: float) -> list[Call]:
+        """A worker has finished a batch, on which it has worked for `run_seconds`. Returns its calls that were not answered."""
         del self._flights[flight.batch_id]
         left = [call for key in list(flight.calls) if (call := self.answered(flight, key)) is not None]
         self._workers[flight.worker_id].batches.discard(flight.batch_id)
         server = self._models[flight.model].queue.servers.get(flight.worker_id)
         if server is not None:
             server.running.discard(flight.batch_id)
+            server.learn(under_way=now - flight.sent, run=run_seconds, at_once=flight.at_once)
         self._ready.add(flight.model)
         return left
 
@@ -348,7 +351,15 @@ class Scheduler:
         return calls
 
     def _send(self, model: ModelKey, queued: _Queued, server: Server, calls: list[Call], now: float) -> Flight:
-        flight = Flight(next(self._batch_ids), server.worker_id, model, {call.key: call for call in calls}, len(calls), now)
+        flight = Flight(
+            batch_id=next(self._batch_ids),
+            worker_id=server.worker_id,
+            model=model,
+            calls={call.key: call for call in calls},
+            size=len(calls),
+            sent=now,
+            at_once=len(server.running) < server.instances,
+        )
         for call in calls:
             del self._waiting[call.key]
             self._leave(call)

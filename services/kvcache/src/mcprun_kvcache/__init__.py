@@ -7,3 +7,5 @@
 - `store`: pools, arena and table together
 - `metrics`, `service`, `settings`, `main`: the process
 """
+
+import mcprun.runtime  # noqa: F401  # before grpc, which it sets up

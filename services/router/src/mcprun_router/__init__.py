@@ -17,3 +17,5 @@ The transports are thin:
 - `asgi`, `http_server`: what uvicorn serves
 - `health`, `metrics`, `settings`, `main`: the process
 """
+
+import mcprun.runtime  # noqa: F401  # before grpc, which it sets up

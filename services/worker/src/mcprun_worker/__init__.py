@@ -10,3 +10,5 @@
 - `kvcache`: whether the host's kvcache answers
 - `metrics`, `settings`, `main`: the process
 """
+
+import mcprun.runtime  # noqa: F401  # before grpc, which it sets up
