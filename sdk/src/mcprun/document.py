@@ -96,8 +96,10 @@ class Document:
         return Problem(self.file, position.line, position.column, field_name(location), expected, got, hint)
 
 
-def read(file: Path) -> Document:
-    """Reads a file that must hold a mapping. Raises ConfigError when nothing can be made of it."""
+def read(file: Path, *, may_be_empty: bool = False) -> Document:
+    """Reads a file that must hold a mapping, or nothing but comments when it `may_be_empty`. Raises ConfigError when nothing can
+    be made of it.
+    """
     text = _text(file)
     loader = YAML(typ="safe", pure=True)
     try:
@@ -109,6 +111,8 @@ def read(file: Path) -> Document:
     except (YAMLError, ValueError, RecursionError) as error:
         raise ConfigError([Problem(file, 1, 1, "", "YAML", " ".join(str(error).split()) or "nesting without end")]) from error
     if root is None:
+        if may_be_empty:
+            return Document(file, {}, {})
         raise ConfigError([Problem(file, 1, 1, "", "a mapping of fields", "an empty file")])
     if not isinstance(root, MappingNode):
         got = "a list" if isinstance(root, SequenceNode) else repr(root.value)

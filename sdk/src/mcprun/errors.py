@@ -5,6 +5,12 @@ from typing import ClassVar
 
 import grpc
 
+MAX_MESSAGE_BYTES = 4096
+"""Clients of gRPC read 8 KiB of headers and trailers, unless told otherwise."""
+
+_WIDEST = 12
+"""Bytes of the character that takes most in that encoding."""
+
 
 class MeshError(Exception):
     """A request that ends without its answer. `message` is written for the caller.
@@ -19,6 +25,11 @@ class MeshError(Exception):
         self.message = message
         self.retry_after = retry_after
         """Seconds after which a new try makes sense, None when there is no advice."""
+
+    @property
+    def brief(self) -> str:
+        """The message, cut where it would not fit into a header any more: it may repeat what a caller sent."""
+        return brief(self.message)
 
 
 class InvalidInput(MeshError):
@@ -118,6 +129,18 @@ _ERROR_BY_CODE: dict[grpc.StatusCode, type[MeshError]] = {
         Internal,
     )
 }
+
+
+def brief(message: str) -> str:
+    """A message cut to `MAX_MESSAGE_BYTES` as gRPC's trailers carry it: percent-encoded UTF-8."""
+    if len(message) * _WIDEST <= MAX_MESSAGE_BYTES:
+        return message
+    room = MAX_MESSAGE_BYTES - _WIDEST
+    for position, character in enumerate(message):
+        room -= 1 if " " <= character <= "~" and character != "%" else 3 * len(character.encode(errors="replace"))
+        if room < 0:
+            return message[:position] + "…"
+    return message
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ class Workspace(BaseModel):
 
 def load_workspace(path: Path) -> Workspace:
     """Reads a mcprun.yaml. Raises ConfigError, which tells every mistake by file, line, column and field."""
-    document = read(path)
+    document = read(path, may_be_empty=True)
     # A section whose lines are all comments reads as nothing, and means nothing.
     values = {key: value for key, value in document.values.items() if value is not None or key not in Workspace.model_fields}
     problems: list[Problem] = []

@@ -81,7 +81,7 @@ def test_refused_settings_end_the_start_with_the_reason(tmp_path: Path) -> None:
     more = {"router": ["--exit", "2", "--say", "mcprun-router: port: a number is expected"]}
     with (
         pytest.raises(MeshFailed, match="router refuses its settings: mcprun-router: port: a number is expected"),
-        Mesh(tmp_path, plans=standins(more=more)),
+        Mesh(tmp_path, plans=standins(more=more, listen=False)),
     ):
         pass
 

@@ -21,6 +21,11 @@ def test_defaults_are_those_of_the_documentation(tmp_path: Path) -> None:
     assert (workspace.edge.host, workspace.edge.port, workspace.models, workspace.workers) == ("127.0.0.1", 8080, "models", 1)
 
 
+@pytest.mark.parametrize("text", ["", "# all defaults\n"])
+def test_a_file_of_comments_is_all_defaults(tmp_path: Path, text: str) -> None:
+    assert load_workspace(write(tmp_path, text)).port == load_workspace(write(tmp_path, "version: '2026.3.1'\n")).port
+
+
 def test_a_section_of_comments_is_an_empty_one(tmp_path: Path) -> None:
     assert load_workspace(write(tmp_path, "router:\n  # nothing\nbatcher:\nedge:\n")) == Workspace()
 

@@ -161,5 +161,5 @@ def _merged(frames: list[worker_pb2.BatcherFrame]) -> worker_pb2.BatcherFrame:
 
 
 async def _abort(context: Context, error: MeshError) -> NoReturn:
-    await context.abort(error.code, error.message)
+    await context.abort(error.code, error.brief)
     raise AssertionError("abort always raises")

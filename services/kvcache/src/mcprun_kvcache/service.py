@@ -128,5 +128,5 @@ def _pool(stored: StoredPool) -> kvcache_pb2.Pool:
 
 
 async def _abort(context: Context, error: MeshError) -> NoReturn:
-    await context.abort(error.code, error.message)
+    await context.abort(error.code, error.brief)
     raise AssertionError("abort always raises")

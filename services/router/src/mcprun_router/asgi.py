@@ -11,6 +11,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _PROTOBUF = b"application/x-protobuf"
+_SERVICE = "/inference.GRPCInferenceService/"
 
 
 class Departures:
@@ -152,7 +153,7 @@ class Application:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         body = Body(receive, self._too_large, self._departures, task)
         try:
-            if headers.get(b"content-type") == _PROTOBUF:
+            if headers.get(b"content-type") == _PROTOBUF and scope["path"].startswith(_SERVICE):
                 await self._bridge(scope["path"], headers, body, send)
             else:
                 await self._rest(scope["method"], scope["raw_path"], scope["query_string"], headers, body, send)

@@ -7,14 +7,17 @@ HTTP 200: `x-msg-size` tells Envoy the length of the frame to come, so that it n
 
 from urllib.parse import quote
 
-from mcprun.errors import MeshError, Unimplemented
+from mcprun.errors import MeshError, MessageTooLarge, Unimplemented
 from mcprun_router.asgi import Body, Send
 from mcprun_router.dataplane import Caller
 from mcprun_router.methods import Methods
 from mcprun_router.operation import Operations
+from mcprun_router.rest_codec import inflate
 
 CONTENT_TYPE = b"application/x-protobuf"
 
+_GZIP = b"\x1f\x8b"
+_ZLIB = b"\x78"
 _UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _SAFE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
@@ -22,7 +25,8 @@ _SAFE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 class Bridge:
     """Answers bridged calls."""
 
-    def __init__(self, methods: Methods, operations: Operations) -> None:
+    def __init__(self, methods: Methods, operations: Operations, too_large: MessageTooLarge) -> None:
+        self._too_large = too_large
         self._methods = methods.table
         self._run = operations.run
 
@@ -32,7 +36,7 @@ class Bridge:
         try:
             if method is None:
                 raise Unimplemented(f"no method {path}")
-            message = await body.read()
+            message = uncompressed(await body.read(), headers.get(b"grpc-encoding", b"identity"), self._too_large)
             answer = await self._run("grpc", path[path.rindex("/") + 1 :], method, message, caller(headers))
         except MeshError as error:
             await _refuse(send, error)
@@ -50,6 +54,19 @@ class Bridge:
             }
         )
         await send({"type": "http.response.body", "body": answer})
+
+
+def uncompressed(message: bytes, encoding: bytes, too_large: MessageTooLarge) -> bytes:
+    """A message without its compression. The frame that told whether it has any is gone, but no message of the protocol begins
+    as gzip or zlib do. Raises MeshError when it is broken, too large, or compressed in another way.
+    """
+    if encoding == b"identity":
+        return message
+    if encoding not in (b"gzip", b"deflate"):
+        raise Unimplemented(f"grpc-encoding: gzip, deflate or identity expected, got {encoding.decode('latin-1')!r}")
+    if not message.startswith(_GZIP if encoding == b"gzip" else _ZLIB):
+        return message
+    return inflate(message, encoding.decode(), too_large)
 
 
 def caller(headers: dict[bytes, bytes]) -> Caller:
@@ -85,7 +102,7 @@ async def _refuse(send: Send, error: MeshError) -> None:
         (b"content-length", b"0"),
         (b"x-msg-size", b"0"),
         (b"x-grpc-status", b"%d" % error.code.value[0]),
-        (b"x-grpc-message", encode_message(error.message).encode("ascii")),
+        (b"x-grpc-message", encode_message(error.brief).encode("ascii")),
     ]
     if error.retry_after is not None:
         headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after))))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mcprun.datatypes import DATATYPES, encode_bytes
+from mcprun.datatypes import DATATYPES, element_count, encode_bytes
 from mcprun.errors import InvalidInput
 
 
@@ -16,7 +16,7 @@ def top_classes(
     if datatype in {"BYTES", "BF16"}:
         raise InvalidInput(f"output {name!r}: classification needs numbers, got {datatype}")
     scores = np.frombuffer(raw, DATATYPES[datatype].numpy).reshape(shape)
-    rows = scores.reshape(shape[0], -1) if batched and len(shape) > 1 else scores.reshape(1, -1)
+    rows = scores.reshape(shape[0], element_count(shape[1:])) if batched and len(shape) > 1 else scores.reshape(1, -1)
     count = min(count, rows.shape[1])
     best = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :count]
     elements: list[bytes] = []

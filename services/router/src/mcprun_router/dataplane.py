@@ -1,6 +1,6 @@
 """Every operation of the protocol. Knows neither HTTP nor gRPC."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -8,7 +8,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from mcprun import __version__
-from mcprun.datatypes import DATATYPES
+from mcprun.datatypes import DATATYPES, element_count
 from mcprun.errors import InvalidInput, MessageTooLarge, Unimplemented, from_code
 from mcprun.protocol.inference import grpc_service_pb2 as oip
 from mcprun.protocol.inference import model_config_pb2
@@ -18,7 +18,7 @@ from mcprun_router.catalog import Catalog, Model
 from mcprun_router.classification import top_classes
 from mcprun_router.link import BatcherLink
 from mcprun_router.settings import RouterSettings
-from mcprun_router.shared_memory import SharedMemory
+from mcprun_router.shared_memory import Region, SharedMemory
 
 M = TypeVar("M", bound=Message)
 A = TypeVar("A")
@@ -176,22 +176,30 @@ class Dataplane:
         The bytes are passed on as they came wherever nothing in them has to change.
         """
         request = decode(oip.ModelInferRequest, body)
-        plain = len(request.raw_input_contents) == len(request.inputs)
+        plain = len(request.raw_input_contents) == len(request.inputs) and not any(
+            tensor.HasField("contents") or tensor.parameters for tensor in request.inputs
+        )
         return await self._infer(request, body if plain else None, caller)
 
     async def infer(self, request: oip.ModelInferRequest, caller: Caller) -> oip.ModelInferResponse:
         """Runs a request."""
         return decode(oip.ModelInferResponse, await self._infer(request, None, caller))
 
-    async def _infer(self, request: oip.ModelInferRequest, body: bytes | None, caller: Caller) -> bytes:
+    def model(self, name: str, version: str, caller: Caller) -> Model:
+        """The model version that a caller's request is for. Raises NotFound, and Unavailable when it cannot run."""
         label = self._labels.get(caller.routing, "") if caller.routing else ""
-        model = self.catalog.usable(request.model_name, request.model_version, label)
+        return self.catalog.usable(name, version, label)
+
+    async def _infer(self, request: oip.ModelInferRequest, body: bytes | None, caller: Caller) -> bytes:
+        model = self.model(request.model_name, request.model_version, caller)
         if body is None:
-            self._gather(request)
+            self._gather(request, model)
         timeout = caller.timeout
         if request.parameters:
             timeout = _parameter_timeout(request, timeout)
         special = bool(request.outputs) and any(output.parameters for output in request.outputs)
+        if special:
+            self._check_wishes(request)
         fit = validation.check(request, model)
         if body is None:
             body = request.SerializeToString()
@@ -209,17 +217,26 @@ class Dataplane:
         )
         return self._place(request, answer, model) if special else answer
 
-    def _gather(self, request: oip.ModelInferRequest) -> None:
+    def _gather(self, request: oip.ModelInferRequest, model: Model) -> None:
         """Brings every tensor of a request into raw_input_contents, in the order of the inputs."""
         given = list(request.raw_input_contents)
         raw: list[bytes] = []
+        total = 0
         for tensor in request.inputs:
             if tensor.datatype not in DATATYPES:
                 raise InvalidInput(f"input {tensor.name!r}: datatype {tensor.datatype!r} is unknown")
             if _REGION in tensor.parameters:
-                region = self.shared_memory.get(tensor.parameters[_REGION].string_param)
-                size = tensor.parameters[_REGION_SIZE].int64_param
-                raw.append(region.read(tensor.parameters[_REGION_OFFSET].int64_param, size))
+                if tensor.HasField("contents"):
+                    raise InvalidInput(f"input {tensor.name!r}: either shared memory or contents expected, got both")
+                spec = validation.expect(model, tensor.name, tensor.datatype, tuple(tensor.shape))
+                region, offset, size = self._place_of(tensor.parameters, f"input {tensor.name!r}")
+                expected = element_count(tensor.shape) * spec.itemsize
+                if spec.itemsize and size != expected:
+                    raise InvalidInput(f"input {tensor.name!r}: {expected} bytes expected by its shape, got {_REGION_SIZE} {size}")
+                total += size
+                if total > self.too_large.limit_bytes:
+                    raise self.too_large.error("the request", total)
+                raw.append(region.read(offset, size))
                 for key in (_REGION, _REGION_SIZE, _REGION_OFFSET):
                     tensor.parameters.pop(key, None)
             elif tensor.HasField("contents"):
@@ -238,6 +255,21 @@ class Dataplane:
         del request.raw_input_contents[:]
         request.raw_input_contents.extend(raw)
 
+    def _check_wishes(self, request: oip.ModelInferRequest) -> None:
+        """Refuses before the run what could not be carried out after it."""
+        for output in request.outputs:
+            whose = f"output {output.name!r}"
+            _whole(output.parameters, _CLASSIFICATION, whose)
+            if _REGION in output.parameters:
+                self._place_of(output.parameters, whose)
+
+    def _place_of(self, parameters: Mapping[str, oip.InferParameter], whose: str) -> tuple[Region, int, int]:
+        """The region that a tensor's parameters name, and offset and size in it in bytes. Raises InvalidInput and NotFound."""
+        name = _value(parameters[_REGION])
+        if not isinstance(name, str):
+            raise InvalidInput(f"{whose}: parameter {_REGION} must be a string, got {name!r}")
+        return self.shared_memory.get(name), _whole(parameters, _REGION_OFFSET, whose), _whole(parameters, _REGION_SIZE, whose)
+
     def _place(self, request: oip.ModelInferRequest, answer: bytes, model: Model) -> bytes:
         """Turns outputs into classes and puts them into shared memory where the request asks for it."""
         response = decode(oip.ModelInferResponse, answer)
@@ -246,21 +278,21 @@ class Dataplane:
         raw = list(response.raw_output_contents)
         for position, output in enumerate(response.outputs):
             parameters = wanted[output.name]
-            if _CLASSIFICATION in parameters and parameters[_CLASSIFICATION].int64_param > 0:
+            count = _whole(parameters, _CLASSIFICATION, f"output {output.name!r}")
+            if count:
                 raw[position], shape = top_classes(
                     raw[position],
                     name=output.name,
                     datatype=output.datatype,
                     shape=tuple(output.shape),
-                    count=parameters[_CLASSIFICATION].int64_param,
+                    count=count,
                     labels=labels[output.name],
                     batched=model.max_batch_size > 0,
                 )
                 output.datatype = "BYTES"
                 output.shape[:] = shape
             if _REGION in parameters:
-                region = self.shared_memory.get(parameters[_REGION].string_param)
-                offset, room = parameters[_REGION_OFFSET].int64_param, parameters[_REGION_SIZE].int64_param
+                region, offset, room = self._place_of(wanted[output.name], f"output {output.name!r}")
                 if len(raw[position]) > room:
                     raise InvalidInput(f"output {output.name!r} has {len(raw[position])} bytes, but shared_memory_byte_size allows {room}")
                 region.write(offset, raw[position])
@@ -271,6 +303,16 @@ class Dataplane:
         del response.raw_output_contents[:]
         response.raw_output_contents.extend(raw)
         return response.SerializeToString()
+
+
+def _whole(parameters: Mapping[str, oip.InferParameter], name: str, whose: str) -> int:
+    """A parameter that must be a whole number and not below 0; 0 when it is absent."""
+    if name not in parameters:
+        return 0
+    value = _value(parameters[name])
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidInput(f"{whose}: parameter {name} must be a whole number of at least 0, got {value!r}")
+    return value
 
 
 def decode(kind: type[M], body: bytes) -> M:

@@ -97,5 +97,5 @@ def _caller(context: Context) -> Caller:
 
 async def _abort(context: Context, error: MeshError) -> NoReturn:
     trailers = (("retry-after", str(max(1, round(error.retry_after)))),) if error.retry_after is not None else ()
-    await context.abort(error.code, error.message, trailers)
+    await context.abort(error.code, error.brief, trailers)
     raise AssertionError("abort always raises")

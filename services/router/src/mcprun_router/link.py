@@ -20,6 +20,8 @@ _log = logs.get_logger(__name__)
 _NANO = 1_000_000_000
 _RETRY_SECONDS = 0.1
 _CONNECT_SECONDS = 2.0
+_FOREVER_SECONDS = 365 * 24 * 3600.0
+"""A longer timeout is none: it would not fit the clocks that count it in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +134,11 @@ class BatcherLink:
             raise ResourceExhausted(f"at most {limits.max_open_requests} requests (max_open_requests) may be open", retry_after=1.0)
         if self._open_bytes + len(request) > limits.max_open_bytes:
             raise ResourceExhausted(f"at most {limits.max_open_bytes} bytes of requests (max_open_bytes) may be open", retry_after=1.0)
-        if timeout is not None and timeout <= 0:
-            raise DeadlineExceeded("the deadline passed before the request was sent on")
+        if timeout is not None:
+            if timeout <= 0:
+                raise DeadlineExceeded("the deadline passed before the request was sent on")
+            if timeout > _FOREVER_SECONDS:
+                timeout = None
         self._open_requests += 1
         self._open_bytes += len(request)
         try:

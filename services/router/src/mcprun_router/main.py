@@ -48,10 +48,11 @@ async def serve(settings: RouterSettings, telemetry: Telemetry, stop: process.St
     methods = Methods(dataplane)
     operations = Operations(telemetry)
     departures = Departures()
+    too_large = MessageTooLarge(settings.max_message_bytes)
     application = Application(
-        bridge=Bridge(methods, operations),
+        bridge=Bridge(methods, operations, too_large),
         rest=Rest(dataplane, Overview(dataplane), operations),
-        too_large=MessageTooLarge(settings.max_message_bytes),
+        too_large=too_large,
         departures=departures,
     )
     http = HttpServer(application, settings.http_address, drain_seconds=settings.drain_seconds)

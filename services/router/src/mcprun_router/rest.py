@@ -4,9 +4,11 @@ One rule decodes paths: the raw path is split at its slashes, then each segment 
 of a name and never a separator.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import orjson
@@ -15,22 +17,27 @@ from google.protobuf.message import Message
 from prometheus_client.exposition import generate_latest
 
 from mcprun.errors import HTTP_STATUS, InvalidInput, MeshError, NotFound, ResourceExhausted, Unimplemented
+from mcprun.protocol.inference import grpc_service_pb2 as oip
 from mcprun.runtime.metrics import REGISTRY
+from mcprun_router import validation
 from mcprun_router.asgi import Body, Send
 from mcprun_router.bridge import caller
 from mcprun_router.dataplane import Caller, Dataplane
 from mcprun_router.health import Overview
 from mcprun_router.operation import Operations
-from mcprun_router.rest_codec import HEADER_LENGTH, decode_request, encode_response, inflate, parse_json
+from mcprun_router.rest_codec import HEADER_LENGTH, OutputForm, decode_request, encode_response, inflate, parse_json, split
+
+ResultT = TypeVar("ResultT")
 
 JSON = "application/json"
 _BINARY = "application/octet-stream"
+_LARGE_BYTES = 256 * 1024
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One REST request whose body has been read."""
+    """One REST request whose body has been read and inflated."""
 
     method: str
     headers: Mapping[bytes, bytes]
@@ -124,7 +131,8 @@ class Rest:
         """Answers one request."""
         try:
             name, handler, parameters = self._match("GET" if method == "HEAD" else method, raw_path)
-            request = Request(method, headers, await body.read(), parameters)
+            plain = inflate(await body.read(), headers.get(b"content-encoding", b"").decode("latin-1").lower(), self._dataplane.too_large)
+            request = Request(method, headers, plain, parameters)
             response = await self._operations.run("rest", name, handler, request, caller(headers))
         except MeshError as error:
             response = refusal(error)
@@ -210,16 +218,20 @@ class Rest:
         return await self._run(request, caller, "", "")
 
     async def _run(self, request: Request, caller: Caller, name: str, version: str) -> Response:
-        header_length = request.header(HEADER_LENGTH)
         content_type = (request.header("content-type") or JSON).partition(";")[0].strip().lower()
         if content_type not in (JSON, _BINARY):
             raise UnsupportedMediaType(f"content-type: {JSON} or {_BINARY} expected, got {content_type}")
-        body = inflate(request.body, (request.header("content-encoding") or "").lower(), self._dataplane.too_large)
-        message, document, form = decode_request(body, header_length)
-        if not name:
-            name, version = self._named(document)
-        message.model_name, message.model_version = name, version
-        parts, length = encode_response(await self._dataplane.infer(message, caller), form)
+
+        def decode() -> tuple[oip.ModelInferRequest, OutputForm]:
+            document, binary = split(request.body, request.header(HEADER_LENGTH))
+            model = self._dataplane.model(*((name, version) if name else self._named(document)), caller)
+            message, form = decode_request(document, binary, partial(validation.expect, model))
+            message.model_name, message.model_version = model.name, model.version
+            return message, form
+
+        message, form = await _aside(len(request.body), decode)
+        answer = await self._dataplane.infer(message, caller)
+        parts, length = await _aside(answer.ByteSize(), lambda: encode_response(answer, form))
         if sum(map(len, parts)) > self._dataplane.too_large.limit_bytes:
             raise self._dataplane.too_large.error("the answer", sum(map(len, parts)))
         if length is None:
@@ -279,6 +291,11 @@ class Rest:
         raise Unimplemented("CUDA shared memory is not supported")
 
 
+async def _aside(size: int, work: Callable[[], ResultT]) -> ResultT:
+    """Does `work` on `size` bytes, in another thread when it would keep everybody else waiting."""
+    return await asyncio.to_thread(work) if size > _LARGE_BYTES else work()
+
+
 def refusal(error: MeshError) -> Response:
     """An error as REST tells it."""
     status = HTTP_STATUS[error.code]
@@ -294,7 +311,7 @@ def refusal(error: MeshError) -> Response:
         headers = ((b"allow", ", ".join(error.allowed).encode()),)
     elif error.retry_after is not None:
         headers = ((b"retry-after", b"%d" % max(1, round(error.retry_after))),)
-    return Response([orjson.dumps({"error": error.message})], status=status, headers=headers)
+    return Response([orjson.dumps({"error": error.brief})], status=status, headers=headers)
 
 
 def _segments(raw_path: bytes) -> list[str]:

@@ -6,7 +6,8 @@ mapping, in both directions; in binary they are exact.
 
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,11 @@ HEADER_LENGTH = "inference-header-content-length"
 
 _NON_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _MAX_SHAPE = 64
+_MAX_DIGITS = 18
 _BINARY_SIZE = "binary_data_size"
 _INT64 = range(-(2**63), 2**63)
+
+Expect = Callable[[str, str, tuple[int, ...]], object]
 
 
 def inflate(body: bytes, encoding: str, too_large: MessageTooLarge) -> bytes:
@@ -32,16 +36,22 @@ def inflate(body: bytes, encoding: str, too_large: MessageTooLarge) -> bytes:
         return body
     if encoding not in ("gzip", "deflate"):
         raise InvalidInput(f"content-encoding: gzip, deflate or identity expected, got {encoding!r}")
-    inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)  # tells gzip and zlib apart by their headers
-    try:
-        plain = inflater.decompress(body, too_large.limit_bytes + 1)
-    except zlib.error as error:
-        raise InvalidInput(f"the body is not valid {encoding}: {error}") from None
-    if len(plain) > too_large.limit_bytes:
-        raise too_large.error("the inflated request", None)
-    if not inflater.eof:
-        raise InvalidInput(f"the body is not valid {encoding}: it ends too early")
-    return plain
+    parts: list[bytes] = []
+    room = too_large.limit_bytes + 1
+    rest = body
+    while rest or not parts:  # gzip allows several members behind one another
+        inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)  # tells gzip and zlib apart by their headers
+        try:
+            parts.append(inflater.decompress(rest, room))
+        except zlib.error as error:
+            raise InvalidInput(f"the body is not valid {encoding}: {error}") from None
+        room -= len(parts[-1])
+        if room <= 0:
+            raise too_large.error("the inflated request", None)
+        if not inflater.eof:
+            raise InvalidInput(f"the body is not valid {encoding}: it ends too early")
+        rest = inflater.unused_data
+    return b"".join(parts)
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
@@ -55,21 +65,28 @@ def parse_json(body: bytes) -> dict[str, Any]:
     return document
 
 
-def decode_request(body: bytes, header_length: str | None) -> tuple[oip.ModelInferRequest, dict[str, Any], "OutputForm"]:
-    """An inference request, the JSON that it came in, and how its outputs are wanted.
+def split(body: bytes, header_length: str | None) -> tuple[dict[str, Any], memoryview]:
+    """The JSON of an inference request, and the binary tensors behind it.
 
     `header_length` is the Inference-Header-Content-Length header: the JSON's length when binary tensors follow it.
     Raises InvalidInput.
     """
-    binary = memoryview(b"")
-    if header_length is not None:
-        if not header_length.isascii() or not header_length.isdigit() or int(header_length) > len(body):
-            raise InvalidInput(
-                f"Inference-Header-Content-Length: a number up to the body's {len(body)} bytes expected, got {header_length!r}"
-            )
-        binary = memoryview(body)[int(header_length) :]
-        body = body[: int(header_length)]
-    document = parse_json(body)
+    if header_length is None:
+        return parse_json(body), memoryview(b"")
+    digits = header_length.isascii() and header_length.isdigit() and len(header_length) <= _MAX_DIGITS
+    if not digits or int(header_length) > len(body):
+        raise InvalidInput(
+            f"Inference-Header-Content-Length: a number up to the body's {len(body)} bytes expected, got {header_length[:100]!r}"
+        )
+    return parse_json(body[: int(header_length)]), memoryview(body)[int(header_length) :]
+
+
+def decode_request(document: dict[str, Any], binary: memoryview, expect: Expect) -> tuple[oip.ModelInferRequest, "OutputForm"]:
+    """An inference request, and how its outputs are wanted. Raises InvalidInput.
+
+    `expect` is called with the name, datatype and shape of each input before its data is read, and raises InvalidInput when the
+    model does not take that.
+    """
     request = oip.ModelInferRequest(id=_text(document, "id", ""))
     parameters = _object(document, "parameters", "parameters")
     all_binary = parameters.pop("binary_data_output", False)
@@ -78,13 +95,13 @@ def decode_request(body: bytes, header_length: str | None) -> tuple[oip.ModelInf
     _set_parameters(request.parameters, parameters, "parameters")
     position = 0
     for index, entry in enumerate(_list(document, "inputs", required=True)):
-        position = _decode_input(request, entry, f"inputs[{index}]", binary, position)
+        position = _decode_input(request, entry, f"inputs[{index}]", binary, position, expect)
     if position != len(binary):
         raise InvalidInput(f"{len(binary)} bytes of binary tensor data came, but the inputs declare {position}")
     form = OutputForm(all_binary)
     for index, entry in enumerate(_list(document, "outputs", required=False)):
         _decode_output(request, entry, f"outputs[{index}]", form)
-    return request, document, form
+    return request, form
 
 
 class OutputForm:
@@ -133,7 +150,7 @@ def encode_response(response: oip.ModelInferResponse, form: OutputForm) -> tuple
     return [head, *tail], (len(head) if tail else None)
 
 
-def _decode_input(request: oip.ModelInferRequest, entry: Any, where: str, binary: memoryview, position: int) -> int:
+def _decode_input(request: oip.ModelInferRequest, entry: Any, where: str, binary: memoryview, position: int, expect: Expect) -> int:
     if not isinstance(entry, dict):
         raise InvalidInput(f"{where}: an object expected, got {_kind(entry)}")
     name = _text(entry, "name", None, where)
@@ -142,6 +159,7 @@ def _decode_input(request: oip.ModelInferRequest, entry: Any, where: str, binary
     if datatype is None:
         raise InvalidInput(f"input {name!r}: datatype {datatype_name!r} is unknown")
     shape = _shape(entry, name)
+    expect(name, datatype_name, tuple(shape))
     tensor = request.inputs.add(name=name, datatype=datatype_name, shape=shape)
     parameters = _object(entry, "parameters", f"{where}.parameters")
     size = parameters.pop(_BINARY_SIZE, None)
@@ -156,6 +174,8 @@ def _decode_input(request: oip.ModelInferRequest, entry: Any, where: str, binary
         request.raw_input_contents.append(bytes(binary[position : position + size]))
         return position + size
     if "shared_memory_region" in parameters:
+        if "data" in entry:
+            raise InvalidInput(f"input {name!r}: either data or shared_memory_region expected, got both")
         return position
     if "data" not in entry:
         raise InvalidInput(f"input {name!r} has no data")
@@ -179,118 +199,67 @@ def _decode_output(request: oip.ModelInferRequest, entry: Any, where: str, form:
 
 def _raw(data: Any, datatype: Datatype, shape: list[int], name: str) -> bytes:
     """The raw form of JSON data, flat or nested."""
-    count = element_count(shape) if all(extent >= 0 for extent in shape) else -1
-    if datatype.name == "BYTES":
-        elements = _flat(data, name)
-        encoded: list[bytes] = []
-        for position, element in enumerate(elements):
-            if not isinstance(element, str):
-                raise InvalidInput(f"input {name!r}: element {position} of a BYTES tensor must be a string, got {_kind(element)}")
-            encoded.append(element.encode("utf-8", "surrogatepass"))
-        _check_count(len(encoded), count, name)
-        return encode_bytes(encoded)
     if datatype.name == "BF16":
         raise InvalidInput(f"input {name!r}: BF16 elements must come as binary data")
+    elements, kinds = _flat(data, name)
+    count = element_count(shape)
+    if len(elements) != count:
+        raise InvalidInput(f"input {name!r}: {count} elements expected by its shape, got {len(elements)}")
     target = np.dtype(datatype.numpy)
-    array = _array(data, target, name)
-    _check_count(array.size, count, name)
+    # The kinds are looked at before numpy is: it makes text of numbers as soon as there is one text among them.
     if target.kind == "f":
-        with np.errstate(over="ignore"):
-            converted = array.astype(target)
-        if np.isinf(converted).any() and not np.isinf(array.astype(np.float64)).all():
-            _check_overflow(array, converted, datatype, name)
-        return converted.tobytes()
-    if target.kind == "b":
-        return array.astype(target).tobytes()
-    if array.size:
-        bounds = np.iinfo(target)
-        low, high = array.min(), array.max()
-        if low < bounds.min or high > bounds.max:
-            bad = low if low < bounds.min else high
-            raise InvalidInput(f"input {name!r}: {datatype.name} holds {bounds.min} to {bounds.max}, got {bad}")
-    return array.astype(target).tobytes()
-
-
-def _array(data: Any, target: "np.dtype[Any]", name: str) -> "np.ndarray[Any, Any]":
-    """A flat array of JSON data, whose elements are of the kind that `target` needs."""
-    if not isinstance(data, list):
-        data = [data]
+        return _floats(elements, kinds, target, datatype, name)
+    kind, wanted = {"O": (str, "a string"), "b": (bool, "true or false")}.get(target.kind, (int, "a whole number of at most 64 bits"))
+    if not kinds <= {kind}:
+        position = next(position for position, element in enumerate(elements) if type(element) is not kind)
+        raise InvalidInput(f"input {name!r}: element {position} must be {wanted}, got {_shown(elements[position])}")
+    if target.kind == "O":
+        return encode_bytes(element.encode("utf-8", "surrogatepass") for element in elements)
     try:
-        array = np.array(data)
-    except (ValueError, OverflowError):
-        array = np.array(_flat(data, name), dtype=object)
-    kind = array.dtype.kind
-    if kind in {"U", "O"} and target.kind == "f":
-        # Either "NaN" and its like among the numbers, or whole numbers over 64 bits.
-        return np.array([_number(element, position, name) for position, element in enumerate(_flat(data, name))], dtype=np.float64)
-    if not array.size:
-        return np.zeros(0, target)
-    expected = {"f": "iuf", "b": "b"}.get(target.kind, "iu")
-    if kind not in expected:
-        for position, element in enumerate(_flat(data, name)):
-            good = isinstance(element, bool) if target.kind == "b" else isinstance(element, int) and not isinstance(element, bool)
-            if not good:
-                wanted = "true or false" if target.kind == "b" else ("a number" if target.kind == "f" else "a whole number")
-                if target.kind == "f" and isinstance(element, float):
-                    continue
-                raise InvalidInput(f"input {name!r}: element {position} must be {wanted}, got {_shown(element)}")
-        if target.kind == "u" and kind == "f":
-            # Whole numbers above the signed range make numpy choose floats.
-            return np.array(_flat(data, name), dtype=object)
-        return np.array(_flat(data, name), dtype=object)
-    if kind in "iuf" and target.kind in "iuf" and _has_bool(data):
-        raise InvalidInput(f"input {name!r}: numbers expected, got true or false among them")
-    return array.ravel()
+        return np.array(elements, dtype=target).tobytes()
+    except OverflowError:
+        bounds = np.iinfo(target)
+        bad = next(element for element in elements if not bounds.min <= element <= bounds.max)
+        raise InvalidInput(f"input {name!r}: {datatype.name} holds {bounds.min} to {bounds.max}, got {bad}") from None
 
 
-def _has_bool(data: Any) -> bool:
-    return any(_has_bool(part) if isinstance(part, list) else isinstance(part, bool) for part in data)
+def _floats(elements: list[Any], kinds: set[type], target: "np.dtype[Any]", datatype: Datatype, name: str) -> bytes:
+    if str in kinds:
+        elements = [_NON_FINITE.get(element, element) if type(element) is str else element for element in elements]
+        kinds = set(map(type, elements))
+    if not kinds <= {int, float}:
+        position = next(position for position, element in enumerate(elements) if type(element) not in (int, float))
+        raise InvalidInput(
+            f'input {name!r}: element {position} must be a number, "NaN", "Infinity" or "-Infinity", got {_shown(elements[position])}'
+        )
+    wide = np.array(elements, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        array = wide.astype(target)
+    overflown = np.isinf(array) & ~np.isinf(wide)
+    if overflown.any():
+        raise InvalidInput(f"input {name!r}: {wide[int(np.argmax(overflown))]} does not fit {datatype.name}")
+    return array.tobytes()
 
 
-def _number(element: Any, position: int, name: str) -> float:
-    if isinstance(element, str) and element in _NON_FINITE:
-        return _NON_FINITE[element]
-    if isinstance(element, int | float) and not isinstance(element, bool):
-        return float(element)
-    raise InvalidInput(f'input {name!r}: element {position} must be a number, "NaN", "Infinity" or "-Infinity", got {_shown(element)}')
-
-
-def _check_overflow(array: "np.ndarray[Any, Any]", converted: "np.ndarray[Any, Any]", datatype: Datatype, name: str) -> None:
-    wide = array.astype(np.float64)
-    bad = np.isinf(converted) & ~np.isinf(wide)
-    if bad.any():
-        raise InvalidInput(f"input {name!r}: {wide[int(np.argmax(bad))]} does not fit {datatype.name}")
-
-
-def _flat(data: Any, name: str) -> list[Any]:
-    """The elements of flat or nested JSON lists, row by row. Not recursive: a client chooses how deep they nest."""
-    if not isinstance(data, list):
-        return [data]
-    flat: list[Any] = []
-    stack: list[Any] = [iter(data)]
-    while stack:
-        for element in stack[-1]:
-            if isinstance(element, list):
-                if len(stack) >= _MAX_SHAPE:
-                    raise InvalidInput(f"input {name!r}: data is nested deeper than {_MAX_SHAPE} lists")
-                stack.append(iter(element))
-                break
-            flat.append(element)
-        else:
-            stack.pop()
-    return flat
-
-
-def _check_count(got: int, expected: int, name: str) -> None:
-    # A negative extent is refused later, with the shape that the model expects.
-    if expected >= 0 and got != expected:
-        raise InvalidInput(f"input {name!r}: {expected} elements expected by its shape, got {got}")
+def _flat(data: Any, name: str) -> tuple[list[Any], set[type]]:
+    """The elements of flat or nested JSON lists, row by row, and the types that are among them."""
+    elements = data if isinstance(data, list) else [data]
+    for _ in range(_MAX_SHAPE):
+        kinds = set(map(type, elements))
+        if list not in kinds:
+            return elements, kinds
+        if len(kinds) > 1:
+            raise InvalidInput(f"input {name!r}: data has lists beside elements")
+        elements = list(chain.from_iterable(elements))
+    raise InvalidInput(f"input {name!r}: data is nested deeper than {_MAX_SHAPE} lists")
 
 
 def _shape(entry: dict[str, Any], name: str) -> list[int]:
     shape = entry.get("shape")
-    if not isinstance(shape, list) or len(shape) > _MAX_SHAPE:
-        raise InvalidInput(f"input {name!r}: shape must be a list of at most {_MAX_SHAPE} numbers, got {_kind(shape)}")
+    if not isinstance(shape, list):
+        raise InvalidInput(f"input {name!r}: shape must be a list of numbers, got {_kind(shape)}")
+    if len(shape) > _MAX_SHAPE:
+        raise InvalidInput(f"input {name!r}: shape must have at most {_MAX_SHAPE} numbers, got {len(shape)}")
     for extent in shape:
         if isinstance(extent, bool) or not isinstance(extent, int) or extent not in _INT64:
             raise InvalidInput(f"input {name!r}: shape must hold whole numbers, got {_shown(extent)}")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from mcprun.errors import AlreadyExists, InvalidInput, NotFound
 
+RESERVED = "mcprun-"
+"""Objects whose names begin so are the mesh's own, such as the arena of keys and values."""
 FOLDER = Path("/dev/shm")  # noqa: S108 - where Linux keeps POSIX shared memory
 
 
@@ -65,8 +67,10 @@ class SharedMemory:
         if byte_size <= 0:
             raise InvalidInput(f"shared memory region {name!r}: a byte_size above 0 is expected, got {byte_size}")
         plain = key.removeprefix("/")
-        if not plain or "/" in plain or plain in (".", ".."):
+        if not plain or "/" in plain or "\0" in plain or plain in (".", ".."):
             raise InvalidInput(f"shared memory region {name!r}: the key must be the name of a shared memory object, got {key!r}")
+        if plain.startswith(RESERVED):
+            raise InvalidInput(f"shared memory region {name!r}: objects named {RESERVED}... belong to the mesh, got {key!r}")
         try:
             descriptor = os.open(FOLDER / plain, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:

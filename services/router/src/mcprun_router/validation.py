@@ -57,7 +57,7 @@ def check(request: oip.ModelInferRequest, model: Model) -> Fit:
     if not model.max_batch_size:
         return Fit(1, b"")
     if rows > model.max_batch_size:
-        raise InvalidInput(f"the request has {rows} rows, but model {model.name!r} takes at most {model.max_batch_size} (max_batch_size)")
+        raise _too_many_rows(rows, model)
     if not model.varies:
         return Fit(rows, b"")
     return Fit(rows, _shape_key(seen, inputs, extents))
@@ -71,7 +71,31 @@ def _shape_key(seen: set[str], inputs: Sequence[oip.ModelInferRequest.InferInput
     return repr(shapes).encode()
 
 
+def expect(model: Model, name: str, datatype: str, shape: tuple[int, ...]) -> Tensor:
+    """Checks what is said of an input before its data is looked at, which may cost much. Returns what the model takes.
+
+    Raises InvalidInput, as `check` does.
+    """
+    spec = model.inputs.get(name)
+    if spec is None:
+        raise InvalidInput(f"input {name!r} is unknown: model {model.name!r} takes {_names(model.inputs)}")
+    _check_header(datatype, shape, spec)
+    if model.max_batch_size and shape[0] > model.max_batch_size:
+        raise _too_many_rows(shape[0], model)
+    return spec
+
+
 def _check_tensor(datatype: str, shape: tuple[int, ...], spec: Tensor, raw: bytes) -> None:
+    _check_header(datatype, shape, spec)
+    count = element_count(shape)
+    if spec.itemsize:
+        if len(raw) != count * spec.itemsize:
+            raise InvalidInput(f"input {spec.name!r}: {count * spec.itemsize} bytes expected for {datatype} {list(shape)}, got {len(raw)}")
+    else:
+        decode_bytes(raw, count=count, tensor=spec.name)
+
+
+def _check_header(datatype: str, shape: tuple[int, ...], spec: Tensor) -> None:
     if datatype != spec.datatype:
         if datatype not in DATATYPES:
             raise InvalidInput(f"input {spec.name!r}: datatype {datatype!r} is unknown, {spec.datatype} expected")
@@ -82,12 +106,10 @@ def _check_tensor(datatype: str, shape: tuple[int, ...], spec: Tensor, raw: byte
         for extent, expected in zip(shape, spec.shape, strict=True):
             if extent < 0 or (expected >= 0 and extent != expected):
                 raise _wrong_shape(shape, spec)
-    count = element_count(shape)
-    if spec.itemsize:
-        if len(raw) != count * spec.itemsize:
-            raise InvalidInput(f"input {spec.name!r}: {count * spec.itemsize} bytes expected for {datatype} {list(shape)}, got {len(raw)}")
-    else:
-        decode_bytes(raw, count=count, tensor=spec.name)
+
+
+def _too_many_rows(rows: int, model: Model) -> InvalidInput:
+    return InvalidInput(f"the request has {rows} rows, but model {model.name!r} takes at most {model.max_batch_size} (max_batch_size)")
 
 
 def _wrong_shape(shape: tuple[int, ...], spec: Tensor) -> InvalidInput:
