@@ -23,7 +23,8 @@ def test_defaults_are_those_of_the_documentation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "# all defaults\n"])
 def test_a_file_of_comments_is_all_defaults(tmp_path: Path, text: str) -> None:
-    assert load_workspace(write(tmp_path, text)).port == load_workspace(write(tmp_path, "version: '2026.3.1'\n")).port
+    empty = load_workspace(write(tmp_path, text))
+    assert empty.services_config() == load_workspace(write(tmp_path, "version: '2026.3.1'\n")).services_config()
 
 
 def test_a_section_of_comments_is_an_empty_one(tmp_path: Path) -> None:
