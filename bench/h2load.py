@@ -57,11 +57,13 @@ def succeeded(port: int, model: str) -> int:
     return sum(version.inference_stats.success.count for version in told.model_stats)
 
 
-def run(port: int, request: oip.ModelInferRequest, *, in_flight: int, seconds: float) -> Measured:
-    """Keeps `in_flight` calls open for so many seconds, after a second that is not counted.
+def run(port: int, request: oip.ModelInferRequest, *, in_flight: int, seconds: float, calls: int | None = None) -> Measured:
+    """Keeps `in_flight` calls open for so many seconds, after a second that is not counted; or, for a server that answers so few
+    a second that where the second ends would matter, until `calls` are answered.
 
     Raises SystemExit when the server has answered fewer calls well than were counted.
     """
+    much = ("-D", f"{seconds:g}", "--warm-up-time=1") if calls is None else ("-n", str(calls))
     body = frame(request)
     before = succeeded(port, request.model_name)
     clients = min(in_flight, 8)
@@ -70,17 +72,20 @@ def run(port: int, request: oip.ModelInferRequest, *, in_flight: int, seconds: f
         data.write_bytes(body)
         subprocess.run(
             [
-                *(ensure(), "-c", str(clients), "-m", str(in_flight // clients), "-D", f"{seconds:g}", "--warm-up-time=1"),
+                *(ensure(), "-c", str(clients), "-m", str(in_flight // clients), *much),
                 *("-H", "content-type: application/grpc", "-H", "te: trailers", "-d", str(data), f"--log-file={log}"),
                 *("-w", "20", "-W", "24"),
                 f"http://127.0.0.1:{port}{METHOD}",
             ],
             check=True,
             capture_output=True,
-            timeout=seconds + 60,
+            timeout=seconds + 300,
         )
         rows = [line.split("\t") for line in log.read_text().splitlines()]
     times = sorted(int(row[2]) / 1e6 for row in rows if row[1] == "200")
+    if calls is not None:
+        began = [int(row[0]) / 1e6 for row in rows]
+        seconds = max(start + int(row[2]) / 1e6 for start, row in zip(began, rows, strict=True)) - min(began)
     if not times:
         raise SystemExit(f"no call at port {port} was answered")
     if (good := succeeded(port, request.model_name) - before) < len(times):

@@ -32,8 +32,9 @@ class OnnxRuntime:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
-        # Spinning threads would take the cores from the services beside this one.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # Between the steps of a run the threads spin, for to wake them would cost more; after it they would only take the cores from the
+        # services beside this one.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         providers = _providers(device)
         try:
             size = path.stat().st_size
