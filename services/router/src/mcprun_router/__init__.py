@@ -13,6 +13,7 @@ The transports are thin:
 - `methods`: the unary gRPC methods as functions of bytes
 - `grpc_server`: they and the streaming ones on grpc.aio
 - `bridge`: the unary ones as HTTP/1.1 POSTs, as Envoy's reverse bridge sends them
+- `bridge_protocol`: the same past ASGI, for the hot path
 - `rest`, `rest_codec`: REST, with JSON and binary tensors
 - `asgi`, `http_server`: what uvicorn serves
 - `health`, `metrics`, `settings`, `main`: the process

@@ -11,6 +11,8 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _PROTOBUF = b"application/x-protobuf"
+PATIENCE = 4
+"""How many times the message limit is read of a body that is over it."""
 _SERVICE = "/inference.GRPCInferenceService/"
 
 
@@ -69,11 +71,9 @@ class Departures:
 class Body:
     """The body of a request, read once, within the message limit.
 
-    A body over the limit is read to its end and thrown away, up to `_PATIENCE` times the limit, so that the client gets to
+    A body over the limit is read to its end and thrown away, up to `PATIENCE` times the limit, so that the client gets to
     read the refusal instead of a reset; it is never held.
     """
-
-    _PATIENCE = 4
 
     def __init__(self, receive: Receive, too_large: MessageTooLarge, departures: Departures, task: asyncio.Task[Any]) -> None:
         self._receive = receive
@@ -111,7 +111,7 @@ class Body:
                 parts.append(part)
             else:
                 parts.clear()
-                if size > limit * self._PATIENCE:
+                if size > limit * PATIENCE:
                     raise self._too_large.error("the request", None)
             if not message.get("more_body"):
                 break

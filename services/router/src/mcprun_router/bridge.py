@@ -5,16 +5,21 @@ HTTP 200: `x-msg-size` tells Envoy the length of the frame to come, so that it n
 `x-grpc-message`, which only a refusal has, are what Envoy writes into the trailers.
 """
 
+from collections.abc import Mapping
 from urllib.parse import quote
 
 from mcprun.errors import MeshError, MessageTooLarge, Unimplemented
 from mcprun_router.asgi import Body, Send
 from mcprun_router.dataplane import Caller
-from mcprun_router.methods import Methods
+from mcprun_router.methods import SERVICE, Methods
 from mcprun_router.operation import Operations
 from mcprun_router.rest_codec import inflate
 
 CONTENT_TYPE = b"application/x-protobuf"
+SERVICE_PATH = f"/{SERVICE}/"
+
+Answer = tuple[list[tuple[bytes, bytes]], bytes]
+"""Headers and body."""
 
 _GZIP = b"\x1f\x8b"
 _ZLIB = b"\x78"
@@ -30,29 +35,23 @@ class Bridge:
         self._methods = methods.table
         self._run = operations.run
 
-    async def __call__(self, path: str, headers: dict[bytes, bytes], body: Body, send: Send) -> None:
-        """Answers one call."""
+    async def answer(self, path: str, headers: Mapping[bytes, bytes], message: bytes) -> Answer:
+        """Runs one call. Raises MeshError."""
         method = self._methods.get(path)
-        try:
-            if method is None:
-                raise Unimplemented(f"no method {path}")
-            message = uncompressed(await body.read(), headers.get(b"grpc-encoding", b"identity"), self._too_large)
-            answer = await self._run("grpc", path[path.rindex("/") + 1 :], method, message, caller(headers))
-        except MeshError as error:
-            await _refuse(send, error)
-            return
+        if method is None:
+            raise Unimplemented(f"no method {path}")
+        message = uncompressed(message, headers.get(b"grpc-encoding", b"identity"), self._too_large)
+        answer = await self._run("grpc", path[path.rindex("/") + 1 :], method, message, caller(headers))
         size = b"%d" % len(answer)
-        await send(
-            {
-                "type": "http.response.start",
-                "status": 200,
-                "headers": [
-                    (b"content-type", CONTENT_TYPE),
-                    (b"content-length", size),
-                    (b"x-msg-size", size),
-                ],
-            }
-        )
+        return [(b"content-type", CONTENT_TYPE), (b"content-length", size), (b"x-msg-size", size)], answer
+
+    async def __call__(self, path: str, headers: dict[bytes, bytes], body: Body, send: Send) -> None:
+        """Answers one call that comes by ASGI."""
+        try:
+            told, answer = await self.answer(path, headers, await body.read())
+        except MeshError as error:
+            told, answer = refusal(error)
+        await send({"type": "http.response.start", "status": 200, "headers": told})
         await send({"type": "http.response.body", "body": answer})
 
 
@@ -69,7 +68,7 @@ def uncompressed(message: bytes, encoding: bytes, too_large: MessageTooLarge) ->
     return inflate(message, encoding.decode(), too_large)
 
 
-def caller(headers: dict[bytes, bytes]) -> Caller:
+def caller(headers: Mapping[bytes, bytes]) -> Caller:
     """What the headers of a call say of its caller."""
     get = headers.get
     timeout = get(b"grpc-timeout")
@@ -96,7 +95,8 @@ def encode_message(message: str) -> str:
     return quote(message, safe=_SAFE)
 
 
-async def _refuse(send: Send, error: MeshError) -> None:
+def refusal(error: MeshError) -> Answer:
+    """An error as the edge takes it."""
     headers = [
         (b"content-type", CONTENT_TYPE),
         (b"content-length", b"0"),
@@ -106,5 +106,4 @@ async def _refuse(send: Send, error: MeshError) -> None:
     ]
     if error.retry_after is not None:
         headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after))))
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
+    return headers, b""

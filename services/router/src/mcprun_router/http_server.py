@@ -2,11 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import uvicorn
 
+from mcprun.errors import MessageTooLarge
 from mcprun.runtime.rpc import split_host_port
 from mcprun_router.asgi import Application
+from mcprun_router.bridge import Bridge
+from mcprun_router.bridge_protocol import BridgeProtocol
 
 KEEP_ALIVE_SECONDS = 75
 """Longer than the edge keeps an idle connection, so that it is the edge that closes one and no request meets a closed one."""
@@ -15,7 +19,7 @@ KEEP_ALIVE_SECONDS = 75
 class HttpServer(uvicorn.Server):
     """Serves the application at `unix:PATH` or HOST:PORT. The process, not uvicorn, handles signals."""
 
-    def __init__(self, application: Application, address: str, *, drain_seconds: float) -> None:
+    def __init__(self, application: Application, address: str, *, bridge: Bridge, too_large: MessageTooLarge, drain_seconds: float) -> None:
         where: dict[str, object]
         if address.startswith("unix:"):
             where = {"uds": address.removeprefix("unix:")}
@@ -25,7 +29,7 @@ class HttpServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 application,
-                http="httptools",
+                http=partial(BridgeProtocol, bridge=bridge, too_large=too_large),  # type: ignore[arg-type]
                 loop="none",
                 ws="none",
                 lifespan="off",

@@ -49,13 +49,14 @@ async def serve(settings: RouterSettings, telemetry: Telemetry, stop: process.St
     operations = Operations(telemetry)
     departures = Departures()
     too_large = MessageTooLarge(settings.max_message_bytes)
+    bridge = Bridge(methods, operations, too_large)
     application = Application(
-        bridge=Bridge(methods, operations, too_large),
+        bridge=bridge,
         rest=Rest(dataplane, Overview(dataplane), operations),
         too_large=too_large,
         departures=departures,
     )
-    http = HttpServer(application, settings.http_address, drain_seconds=settings.drain_seconds)
+    http = HttpServer(application, settings.http_address, bridge=bridge, too_large=too_large, drain_seconds=settings.drain_seconds)
     health = rpc.Health()
     grpc_server = await rpc.server(
         settings.grpc_address,
