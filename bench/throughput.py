@@ -82,31 +82,30 @@ def measure(model: BenchModel, scratch: Path, site: Path | None, options: argpar
                 with triton.serving(model, file, site=site, scratch=scratch / f"triton-{model.name}", delay_us=delay_us) as port:
                     load(f"Triton, delay {delay_us / 1000:g} ms", port)
     (repository / model.name / "model.yaml").unlink()
-    return show(model, runs, statistics.median(limits), console)
+    return show(model, runs, limits, console)
 
 
-def show(model: BenchModel, runs: dict[str, dict[int, list[h2load.Measured]]], limit: float, console: Console) -> dict[str, Any]:
-    table = Table(title=f"{model.name} (ONNX Runtime in process: {limit:,.0f} rows/s)")
+def show(model: BenchModel, runs: dict[str, dict[int, list[h2load.Measured]]], limits: list[float], console: Console) -> dict[str, Any]:
+    table = Table(title=f"{model.name} (ONNX Runtime in process: {statistics.median(limits):,.0f} rows/s)")
     for column in ("server", "in flight", "answers/s", "of ONNX Runtime", "of Triton", "P50 ms", "P99 ms", "failed"):
         table.add_column(column, justify="left" if column == "server" else "right")
     shown: list[dict[str, Any]] = []
-    best = {
-        count: max(
-            (statistics.median(run.per_second for run in by_count[count]) for name, by_count in runs.items() if name != "mcprun"),
-            default=None,
-        )
-        for count in IN_FLIGHT
-    }
+    peers = [by_count for name, by_count in runs.items() if name != "mcprun"]
+
+    def ratio(measured: list[h2load.Measured], others: list[float]) -> float:
+        """The median of the rounds' own ratios: what disturbs a whole round disturbs both."""
+        return statistics.median(run.per_second / other for run, other in zip(measured, others, strict=True))
+
     for name, by_count in runs.items():
         for count, measured in by_count.items():
             middle = {key: statistics.median(asdict(run)[key] for run in measured) for key in ("per_second", "p50", "p99")}
-            peer = best[count]
+            best = [max(turn) for turn in zip(*([run.per_second for run in peer[count]] for peer in peers), strict=True)]
             row = {
                 "server": name,
                 "in_flight": count,
                 **middle,
-                "of_onnxruntime": middle["per_second"] / limit,
-                "of_triton": middle["per_second"] / peer if peer else None,
+                "of_onnxruntime": ratio(measured, limits),
+                "of_triton": ratio(measured, best) if best else None,
                 "failed": sum(run.failed for run in measured),
             }
             shown.append(row)
@@ -115,13 +114,13 @@ def show(model: BenchModel, runs: dict[str, dict[int, list[h2load.Measured]]], l
                 str(count),
                 f"{row['per_second']:,.1f}",
                 f"{row['of_onnxruntime']:.2f}",
-                f"{row['of_triton']:.2f}" if peer else "-",
+                f"{row['of_triton']:.2f}" if best else "-",
                 f"{row['p50'] * 1000:.2f}",
                 f"{row['p99'] * 1000:.2f}",
                 str(row["failed"]),
             )
     console.print(table)
-    return {"onnxruntime_rows_per_second": limit, "rows": shown}
+    return {"onnxruntime_rows_per_second": limits, "rows": shown}
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import os
 import resource
@@ -43,6 +44,9 @@ class Stop:
 S = TypeVar("S", bound=ServiceSettings)
 
 _GC_THRESHOLD = (20_000, 20, 50)
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_KEPT_BYTES = 64 * 1024 * 1024
+
 _OVERTIME_SECONDS = 5.0
 """How much longer than `drain_seconds` a stop may take before the process is ended, whatever it is doing."""
 
@@ -63,6 +67,16 @@ async def _arm(stop: Stop, seconds: float, log: structlog.stdlib.BoundLogger, fi
     timer.start()
 
 
+def _keep_memory() -> None:
+    """Lets the C library keep what a large tensor used for the next one: to give memory back and to get it again, page by page,
+    costs more than to copy it. Other systems than Linux with glibc stay as they are.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES // 2)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
 def run(settings_type: type[S], main: Callable[[S, telemetry.Telemetry, Stop], Awaitable[None]]) -> None:
     """The body of a console script: reads settings from the command line, sets up what all services share, runs `main`.
 
@@ -76,6 +90,8 @@ def run(settings_type: type[S], main: Callable[[S, telemetry.Telemetry, Stop], A
     with contextlib.suppress(ValueError, OSError):
         most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+
+    _keep_memory()
 
     async def supervised() -> None:
         stop = Stop()
