@@ -24,6 +24,8 @@ class BenchModel:
     """Of one row of the input."""
     classes: int
     """Elements of one row of the output."""
+    max_batch_size: int
+    """For every server. Larger batches of ResNet-50 only cost memory on CPUs."""
     write: Callable[[Path], None]
 
     def data(self, rows: int) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
@@ -64,5 +66,5 @@ def _write_resnet50(target: Path) -> None:
     write_resnet50(ONNX.file("onnx/backend/test/data/light/light_resnet50.onnx"), target)
 
 
-MLP = BenchModel("mlp", "x", "y", (64,), 10, _write_mlp)
-RESNET50 = BenchModel("resnet50", "data", "prob", (3, 224, 224), 1000, _write_resnet50)
+MLP = BenchModel("mlp", "x", "y", (64,), 10, 64, _write_mlp)
+RESNET50 = BenchModel("resnet50", "data", "prob", (3, 224, 224), 1000, 16, _write_resnet50)

@@ -55,7 +55,7 @@ def measure(model: BenchModel, scratch: Path, site: Path | None, options: argpar
     file = repository / model.name / "model.onnx"
     file.parent.mkdir(parents=True)
     model.write(file)
-    (file.parent / "model.yaml").write_text("model_path: model.onnx\n")
+    (file.parent / "model.yaml").write_text(f"model_path: model.onnx\ndynamic_batching: {{max_batch_size: {model.max_batch_size}}}\n")
     runs: dict[str, dict[int, list[h2load.Measured]]] = {}
     limits: list[float] = []
     request = model.request(model.name)
@@ -68,7 +68,7 @@ def measure(model: BenchModel, scratch: Path, site: Path | None, options: argpar
             slow = limits[-1] * options.seconds < _TURNS * _TURNS * in_flight
             if slow:
                 # Memory for each new size of batch is taken once.
-                h2load.run(port, request, in_flight=in_flight, seconds=options.seconds, calls=2 * in_flight)
+                h2load.run(port, request, in_flight=in_flight, seconds=options.seconds, calls=4 * in_flight)
             measured = h2load.run(port, request, in_flight=in_flight, seconds=options.seconds, calls=calls if slow else None)
             runs.setdefault(name, {}).setdefault(in_flight, []).append(measured)
 

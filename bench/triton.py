@@ -74,7 +74,7 @@ def serving(model: BenchModel, file: Path, *, site: Path, scratch: Path, delay_u
     (folder / "config.pbtxt").write_text(
         textwrap.dedent(f"""\
             backend: "python"
-            max_batch_size: 64
+            max_batch_size: {model.max_batch_size}
             input [{{ name: "{model.input}" data_type: TYPE_FP32 dims: {list(model.shape)} }}]
             output [{{ name: "{model.output}" data_type: TYPE_FP32 dims: [{model.classes}] }}]
             dynamic_batching {{ max_queue_delay_microseconds: {delay_us} }}
