@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
@@ -64,8 +65,18 @@ BRIDGE_FAILURES = (
 """Refusals of bridged calls whose message or whose answer the bridge did not understand. The first that matches counts."""
 
 
-def render(settings: EdgeSettings) -> str:
-    """The configuration as YAML, byte for byte the same for the same settings."""
+NODE_HEADER = "x-mcprun-node"
+"""The header by which the edge filter names the nodes that may answer. It never leaves Envoy and cannot come from outside."""
+
+FILTER_FILE = "filter.json"
+"""The file in the folder of the edge filter that holds its configuration."""
+
+FILTER_TAGS = ("tenant", "model", "side", "node", "from", "to", "reason", "rule")
+"""Labels of the edge filter's metrics. In the name of a metric each stands as `.TAG=VALUE;`."""
+
+
+def render(settings: EdgeSettings, *, filter_folder: Path = Path("edge-filter")) -> str:
+    """The configuration as YAML, byte for byte the same for the same arguments. `filter_folder` holds FILTER_FILE."""
     environment = Environment(undefined=StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True)  # noqa: S701  not HTML
     environment.filters["quoted"] = json.dumps
     template = environment.from_string(files("mcprun_edge").joinpath("edge.yaml.j2").read_text(encoding="utf-8"))
@@ -75,5 +86,9 @@ def render(settings: EdgeSettings) -> str:
         bridge_failures=BRIDGE_FAILURES,
         split_host_port=split_host_port,
         needs_name_service=needs_name_service,
+        node_header=NODE_HEADER,
+        filter_folder=str(filter_folder),
+        filter_file=str(filter_folder / FILTER_FILE),
+        filter_tags=FILTER_TAGS,
     )
     return "".join(line for line in text.splitlines(keepends=True) if line.strip())

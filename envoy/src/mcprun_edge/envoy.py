@@ -95,6 +95,15 @@ class Envoy:
             self._process.kill()
             await self._process.wait()
 
+    async def stats(self, pattern: str) -> dict[str, str]:
+        """Envoy's counters, gauges and texts whose names match a regular expression. Raises OSError when Envoy does not answer."""
+        try:
+            async with self._admin() as admin:
+                answer = await admin.get("/stats", params={"filter": pattern})
+        except httpx.HTTPError as error:
+            raise OSError(f"envoy does not answer: {error}") from error
+        return {name: value for name, colon, value in (line.partition(": ") for line in answer.text.splitlines()) if colon}
+
     def _admin(self) -> httpx.AsyncClient:
         if self._admin_address.startswith("unix:"):
             transport = httpx.AsyncHTTPTransport(uds=self._admin_address.removeprefix("unix:"))

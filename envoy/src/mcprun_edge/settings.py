@@ -1,10 +1,11 @@
 """Settings of the edge."""
 
 import ipaddress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from mcprun.runtime.rpc import split_host_port
 from mcprun.runtime.settings import MEBIBYTE, ServiceSettings
@@ -22,9 +23,17 @@ def needs_name_service(address: str) -> bool:
     return False
 
 
-def _reachable(address: str) -> str:
-    needs_name_service(address)
-    return address
+def _reachable(addresses: str) -> str:
+    listed = _split(addresses)
+    if len({needs_name_service(address) for address in listed}) > 1:
+        raise ValueError("either all of the addresses must hold names or none")
+    if len(set(listed)) < len(listed):
+        raise ValueError("an address stands twice")
+    return ",".join(listed)
+
+
+def _split(addresses: str) -> list[str]:
+    return [address.strip() for address in addresses.split(",")]
 
 
 def _bindable(address: str) -> str:
@@ -37,6 +46,16 @@ def _ip(host: str) -> str:
     return str(ipaddress.ip_address(host.strip("[]")))
 
 
+@dataclass(frozen=True, slots=True)
+class Router:
+    """One replica of the router."""
+
+    http: str
+    """Its HTTP listener, unix:PATH or HOST:PORT."""
+    grpc: str
+    """Its gRPC listener, unix:PATH or HOST:PORT."""
+
+
 class EdgeSettings(ServiceSettings):
     """Envoy in front of the router: HTTP/1.1, HTTP/2 and gRPC on one port."""
 
@@ -47,13 +66,24 @@ class EdgeSettings(ServiceSettings):
     )
     listen_port: int = Field(default=8080, ge=1, le=65535, description="The port at which clients reach the mesh")
     router_http: Annotated[str, AfterValidator(_reachable)] = Field(
-        default="127.0.0.1:8000", description="The router's HTTP listener: unix:PATH or HOST:PORT"
+        default="127.0.0.1:8000",
+        description="The router's HTTP listener: unix:PATH or HOST:PORT; of several replicas, with commas",
     )
     router_grpc: Annotated[str, AfterValidator(_reachable)] = Field(
-        default="127.0.0.1:8001", description="The router's gRPC listener: unix:PATH or HOST:PORT"
+        default="127.0.0.1:8001", description="The router's gRPC listener: unix:PATH or HOST:PORT; several in the order of router_http"
     )
     admin_address: Annotated[str, AfterValidator(_bindable)] = Field(
         default="127.0.0.1:9901", description="Envoy's admin interface: unix:PATH or IP:PORT; empty: none, and no draining"
+    )
+    wasm: bool = Field(default=True, description="Whether the edge filter (WebAssembly) guards the mesh: canary tags, circuit breaking")
+    policy: Path | None = Field(
+        default=None, description="A YAML file with the policy of the edge filter, read anew when it changes; by default all defaults"
+    )
+    filter_module: Path | None = Field(
+        default=None, description="The edge filter's module, read anew when it changes; by default the one of the package mcprun-filter"
+    )
+    status_address: Annotated[str, AfterValidator(_bindable)] = Field(
+        default="127.0.0.1:9902", description="Where the edge filter tells its state: unix:PATH or IP:PORT; empty: nowhere"
     )
     runtime_dir: Path | None = Field(
         default=None, description="Where the rendered configuration is put; by default a folder of the user's own"
@@ -100,3 +130,15 @@ class EdgeSettings(ServiceSettings):
         description="An idle connection to the router is closed after it. Below the 75 s after which the router would close it, "
         "or a request could be sent just when that happens",
     )
+
+    @property
+    def routers(self) -> tuple[Router, ...]:
+        """The replicas of the router."""
+        return tuple(Router(http, grpc) for http, grpc in zip(_split(self.router_http), _split(self.router_grpc), strict=True))
+
+    @model_validator(mode="after")
+    def _paired(self) -> Self:
+        https, grpcs = len(_split(self.router_http)), len(_split(self.router_grpc))
+        if https != grpcs:
+            raise ValueError(f"router_http and router_grpc must name the same replicas, got {https} and {grpcs} addresses")
+        return self

@@ -68,6 +68,10 @@ class Unavailable(MeshError):
     code = grpc.StatusCode.UNAVAILABLE
 
 
+class Loading(Unavailable):
+    """The model is not warm yet. Nothing is broken: circuit breakers must not count it."""
+
+
 class DeadlineExceeded(MeshError):
     """The caller's time was over before the answer."""
 

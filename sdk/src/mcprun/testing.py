@@ -41,8 +41,9 @@ class Mesh:
     """A mesh that runs while this context manager is entered. Its supervisor works in a thread of this process.
 
     `models` is a model repository. `settings` holds what mcprun.yaml may hold, such as `{"max_message_bytes": 1048576,
-    "batcher": {"worker_grace_seconds": 1}}`. Entering waits until the mesh is ready, unless `wait` is false. Leaving drains
-    it. Not for use from several threads at the same time, except for what only reads.
+    "batcher": {"worker_grace_seconds": 1}}`. With `wasm` the edge filter guards it, which takes some seconds more to start.
+    Entering waits until the mesh is ready, unless `wait` is false. Leaving drains it. Not for use from several threads at the
+    same time, except for what only reads.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Mesh:
         models: Path,
         *,
         workers: int = 1,
+        wasm: bool = False,
         settings: Mapping[str, Any] | None = None,
         port: int = 0,
         start_timeout: float = 60.0,
@@ -60,6 +62,7 @@ class Mesh:
         self._workspace = Workspace.model_validate(values)
         self._models = models.resolve()
         self._workers = workers
+        self._wasm = wasm
         self._listening = Listening("127.0.0.1", port or free_port())
         self._start_timeout = start_timeout
         self._wait = wait
@@ -116,6 +119,11 @@ class Mesh:
     def edge_admin_socket(self) -> Path:
         """The socket of the edge's admin interface."""
         return Path(self._folders.socket("edge-admin").removeprefix("unix:"))
+
+    @property
+    def edge_status_socket(self) -> Path:
+        """The socket where the edge filter tells its state."""
+        return Path(self._folders.socket("edge-status").removeprefix("unix:"))
 
     @property
     def data_folder(self) -> Path:
@@ -234,7 +242,7 @@ class Mesh:
             self._started.set()
 
     async def _supervise(self) -> None:
-        launch = Launch(self._workspace, self._models, self._folders, self._listening, self._workers)
+        launch = Launch(self._workspace, self._models, self._folders, self._listening, self._workers, wasm=self._wasm)
         plans = self._plans(self._folders, self._listening) if self._plans else None
         self._supervisor = launch.supervisor(self, plans)
         self._loop = asyncio.get_running_loop()

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ruamel.yaml import YAML
 
 from mcprun.document import ConfigError, Problem, read
+from mcprun.edge.policy import load_policy
 from mcprun.mistakes import validate
 from mcprun.model.fields import Text, Whole
 
@@ -24,6 +25,7 @@ class Edge(BaseModel):
 
     host: Text = Field(default="127.0.0.1", description="The address to listen at; 0.0.0.0 lets other machines in")
     port: Annotated[Whole, Field(ge=1, le=65_535)] = Field(default=8080, description="One port for HTTP/1.1, HTTP/2 and gRPC")
+    policy: str = Field(default="", description="A file with the edge filter's policy, in the workspace; empty: all defaults")
 
 
 class Workspace(BaseModel):
@@ -55,7 +57,7 @@ class Workspace(BaseModel):
             "environment": self.environment,
             "max_message_bytes": self.max_message_bytes,
             "otlp_endpoint": self.otlp_endpoint,
-            "edge": dict(self.edge.model_extra or {}),
+            "edge": {**({"policy": self.edge.policy} if self.edge.policy else {}), **(self.edge.model_extra or {})},
             "router": {"default_model": self.default_model, **self.router},
             "batcher": self.batcher,
             "worker": self.worker,
@@ -84,4 +86,10 @@ def load_workspace(path: Path) -> Workspace:
     folder = path.absolute().parent / workspace.models
     if not folder.is_dir():
         raise ConfigError([document.problem(("models",), "a folder", f"{str(folder)!r}, which does not exist")])
-    return workspace
+    if not workspace.edge.policy:
+        return workspace
+    policy = path.absolute().parent / workspace.edge.policy
+    if not policy.is_file():
+        raise ConfigError([document.problem(("edge", "policy"), "a file", f"{str(policy)!r}, which does not exist")])
+    load_policy(policy)
+    return workspace.model_copy(update={"edge": workspace.edge.model_copy(update={"policy": str(policy)})})

@@ -30,9 +30,13 @@ _UNBUFFERED = [*_UNLIMITED, ("grpc.use_local_subchannel_pool", 1)]
 class Edge:
     """A running `mcprun-edge`."""
 
-    def __init__(self, folder: Path, *, router_http: str, router_grpc: str, arguments: Sequence[str] = (), port: int = 0) -> None:
+    def __init__(
+        self, folder: Path, *, router_http: str, router_grpc: str, arguments: Sequence[str] = (), port: int = 0, wasm: bool = False
+    ) -> None:
         self.port = port or free_port()
         self.admin_path = folder / "admin.sock"
+        self.status_path = folder / "status.sock"
+        self.filter_folder = folder / "filter"
         self._log = folder / "edge.log"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -43,7 +47,9 @@ class Edge:
                     *("--router-grpc", router_grpc),
                     *("--admin-address", f"unix:{self.admin_path}"),
                     *("--runtime-dir", str(folder)),
+                    *("--status-address", f"unix:{folder / 'status.sock'}"),
                     *("--log-level", "warning"),
+                    *(() if wasm else ("--no-wasm",)),
                     *arguments,
                 ],
                 stdout=subprocess.PIPE if "--access-log" in arguments else log,

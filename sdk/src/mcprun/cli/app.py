@@ -20,6 +20,8 @@ app = typer.Typer(
 )
 models_app = typer.Typer(name="models", help="What is loaded; load and unload models.", no_args_is_help=True)
 app.add_typer(models_app)
+edge_app = typer.Typer(name="edge", help="The edge filter: canary tags, circuit breakers, tenants.", no_args_is_help=True)
+app.add_typer(edge_app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Url = Annotated[
@@ -63,12 +65,13 @@ def serve(
     port: Annotated[int | None, typer.Option(min=1, max=65_535, help="In place of the port in mcprun.yaml.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, max=64, help="In place of the number of workers in mcprun.yaml.")] = None,
     demo: Annotated[bool, typer.Option("--demo", help="Serve the demo models, whatever the folder holds.")] = False,
+    wasm: Annotated[bool, typer.Option("--wasm/--no-wasm", help="With or without the edge filter: canary tags, circuit breaking.")] = True,
     json: Json = False,
 ) -> None:
     """Run the mesh. In a folder without mcprun.yaml it serves the demo models. Ctrl-C drains and stops it."""
     from mcprun.cli.serve import serve as run
 
-    run(folder, port=port, workers=workers, demo=demo, as_json=json)
+    run(folder, port=port, workers=workers, demo=demo, wasm=wasm, as_json=json)
 
 
 @app.command()
@@ -117,6 +120,50 @@ def models_unload(model: Model, url: Url = None, json: Json = False) -> None:
     from mcprun.cli.models import unload
 
     unload(model, url, as_json=json)
+
+
+Policy = Annotated[Path | None, typer.Argument(metavar="[POLICY.yaml]", help="The edge filter's policy.", show_default=False)]
+Module = Annotated[Path | None, typer.Option("--module", metavar="FILTER.wasm", help="The edge filter's module.")]
+Workspace = Annotated[Path, typer.Option("--folder", help="The folder in which the mesh runs.", show_default="this folder")]
+
+
+@edge_app.command("check")
+def edge_check(policy: Policy = None, module: Module = None, json: Json = False) -> None:
+    """Say what is wrong with a policy or a module, before an edge is given it."""
+    from mcprun.cli.edge import check
+
+    check(policy, module=module, as_json=json)
+
+
+@edge_app.command("apply")
+def edge_apply(
+    policy: Policy = None,
+    module: Module = None,
+    reset: Annotated[bool, typer.Option("--reset", help="Go back to what the mesh was started with.")] = False,
+    folder: Workspace = Path(),
+    filter_folder: Annotated[
+        Path | None, typer.Option("--filter-folder", help="The folder `filter` in the runtime folder of an edge that runs by itself.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Give the running edge a policy or a module. No request fails; what cannot be loaded changes nothing."""
+    from mcprun.cli.edge import apply
+
+    apply(folder, policy, module=module, reset=reset, filter_folder=filter_folder, as_json=json)
+
+
+@edge_app.command("status")
+def edge_status(
+    folder: Workspace = Path(),
+    address: Annotated[
+        str | None, typer.Option("--address", metavar="unix:PATH|HOST:PORT", help="The status_address of an edge that runs by itself.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Each breaker: its state, since when, and why."""
+    from mcprun.cli.edge import status as show
+
+    show(folder, address=address, as_json=json)
 
 
 @app.command()

@@ -29,7 +29,7 @@ class Served:
     demo: bool
 
 
-def serve(folder: Path, *, port: int | None, workers: int | None, demo: bool, as_json: bool) -> None:
+def serve(folder: Path, *, port: int | None, workers: int | None, demo: bool, wasm: bool, as_json: bool) -> None:
     """Runs the mesh until it is told to stop. Raises CommandFailed when it cannot be brought up."""
     reporter: ServeReporter = JsonReporter() if as_json else ConsoleReporter(console(stderr=False))
     if not folder.is_dir():
@@ -45,6 +45,7 @@ def serve(folder: Path, *, port: int | None, workers: int | None, demo: bool, as
             run_folders((folder / DATA_FOLDER).resolve(), os.environ),
             listening,
             workers or served.workspace.workers,
+            wasm=wasm,
         )
         launch.check()
         if served.demo:

@@ -64,7 +64,9 @@ class RunFolders:
         """Makes the folders, and removes sockets that an earlier run left. Call it with the lock held. Raises FolderError."""
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
-            self.edge_runtime.mkdir(parents=True, exist_ok=True)
+            # What an edge of an earlier run was given does not outlive that run.
+            shutil.rmtree(self.edge_runtime, ignore_errors=True)
+            self.edge_runtime.mkdir(parents=True)
             shutil.rmtree(self.sockets, ignore_errors=True)
             self.sockets.mkdir(parents=True, mode=0o700)
         except OSError as error:

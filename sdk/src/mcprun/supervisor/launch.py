@@ -29,6 +29,8 @@ class Launch:
     folders: RunFolders
     listening: Listening
     workers: int
+    wasm: bool = True
+    """Whether the edge filter guards the mesh."""
 
     def check(self) -> None:
         """Raises MissingService when services are not installed, AddressTaken when the mesh cannot listen where it should."""
@@ -49,6 +51,7 @@ class Launch:
                 listening=self.listening,
                 models=self.models,
                 workers=self.workers,
+                wasm=self.wasm,
                 drain_seconds=self._drain_seconds(),
             )
         self.folders.prepare()

@@ -74,11 +74,12 @@ def plan(
     listening: Listening,
     models: Path,
     workers: int,
+    wasm: bool = True,
     drain_seconds: float = 20.0,
 ) -> list[ProcessPlan]:
     """The processes of a mesh, in the order in which they start."""
     common = ("--config", str(folders.services_config), "--metrics-address", "127.0.0.1:0")
-    sockets = {name: folders.socket(name) for name in ("kvcache", "batcher", "router-http", "router-grpc", "edge-admin")}
+    sockets = {name: folders.socket(name) for name in ("kvcache", "batcher", "router-http", "router-grpc", "edge-admin", "edge-status")}
     bound = drain_seconds + 5
 
     def process(name: str, stage: int, *arguments: str, address: str, number: str = "") -> ProcessPlan:
@@ -118,7 +119,9 @@ def plan(
             *("--router-http", sockets["router-http"]),
             *("--router-grpc", sockets["router-grpc"]),
             *("--admin-address", sockets["edge-admin"]),
+            *("--status-address", sockets["edge-status"]),
             *("--runtime-dir", str(folders.edge_runtime)),
+            *(() if wasm else ("--no-wasm",)),
             address=listening.url,
         ),
     ]

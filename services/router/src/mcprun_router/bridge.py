@@ -8,7 +8,7 @@ HTTP 200: `x-msg-size` tells Envoy the length of the frame to come, so that it n
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from mcprun.errors import MeshError, MessageTooLarge, Unimplemented
+from mcprun.errors import Loading, MeshError, MessageTooLarge, Unimplemented
 from mcprun_router.asgi import Body, Send
 from mcprun_router.dataplane import Caller
 from mcprun_router.methods import SERVICE, Methods
@@ -90,6 +90,10 @@ def parse_timeout(value: str) -> float | None:
     return int(digits) * unit
 
 
+LOADING = (b"x-mcprun-refusal", b"loading")
+"""Tells the edge that nothing is broken."""
+
+
 def encode_message(message: str) -> str:
     """A status message as the grpc-message header wants it: percent-encoded UTF-8."""
     return quote(message, safe=_SAFE)
@@ -106,4 +110,6 @@ def refusal(error: MeshError) -> Answer:
     ]
     if error.retry_after is not None:
         headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after))))
+    if isinstance(error, Loading):
+        headers.append(LOADING)
     return headers, b""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from mcprun.datatypes import DATATYPES
-from mcprun.errors import NotFound, Unavailable
+from mcprun.errors import Loading, NotFound, Unavailable
 from mcprun.protocol.v1 import batcher_pb2, model_pb2
 
 READY = model_pb2.MODEL_STATE_READY
@@ -117,7 +117,7 @@ class Catalog:
         if state == READY or (state == LOADING and model.inputs):
             return model
         if state == LOADING:
-            raise Unavailable(f"model {name!r} version {model.version} is still loading", retry_after=1.0)
+            raise Loading(f"model {name!r} version {model.version} is still loading", retry_after=1.0)
         raise Unavailable(f"model {name!r} version {model.version} is not loaded: {model.description.reason}")
 
     def _find(self, name: str) -> _Versions:
@@ -125,7 +125,7 @@ class Catalog:
         if versions is not None:
             return versions
         if not self.settled:
-            raise Unavailable(f"model {name!r} is not known yet: the mesh is starting", retry_after=1.0)
+            raise Loading(f"model {name!r} is not known yet: the mesh is starting", retry_after=1.0)
         raise NotFound(f"no model is named {name!r}")
 
 

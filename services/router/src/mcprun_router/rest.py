@@ -16,12 +16,12 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from prometheus_client.exposition import generate_latest
 
-from mcprun.errors import HTTP_STATUS, InvalidInput, MeshError, NotFound, ResourceExhausted, Unimplemented
+from mcprun.errors import HTTP_STATUS, InvalidInput, Loading, MeshError, NotFound, ResourceExhausted, Unimplemented
 from mcprun.protocol.inference import grpc_service_pb2 as oip
 from mcprun.runtime.metrics import REGISTRY
 from mcprun_router import validation
 from mcprun_router.asgi import Body, Send
-from mcprun_router.bridge import caller
+from mcprun_router.bridge import LOADING, caller
 from mcprun_router.dataplane import Caller, Dataplane
 from mcprun_router.health import Overview
 from mcprun_router.operation import Operations
@@ -311,6 +311,8 @@ def refusal(error: MeshError) -> Response:
         headers = ((b"allow", ", ".join(error.allowed).encode()),)
     elif error.retry_after is not None:
         headers = ((b"retry-after", b"%d" % max(1, round(error.retry_after))),)
+    if isinstance(error, Loading):
+        headers = (*headers, LOADING)
     return Response([orjson.dumps({"error": error.brief})], status=status, headers=headers)
 
 

@@ -1,0 +1,1 @@
+"""The edge filter in real Envoy."""
