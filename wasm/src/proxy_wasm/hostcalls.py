@@ -1,3 +1,4 @@
+# ruff: noqa: D102, D403 - the names of the ABI say it, and gRPC is spelled so
 """The seam between the SDK and its host: every hostcall of proxy-wasm 0.2.1 that Envoy has, as plain functions of bytes and numbers.
 
 Two things implement it: the functions that the build makes out of the module's imports, and the host of `proxy_wasm.testing`.
