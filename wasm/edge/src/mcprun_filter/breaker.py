@@ -191,16 +191,17 @@ class Breaker:
 
     # The window
 
-    def add(self, now: int, ok: int, failed: int, thresholds: Thresholds) -> None:
-        """Counts outcomes; the successes came before the failures."""
+    def add(self, now: int, ok: int, failed: int, tallied: int, thresholds: Thresholds) -> None:
+        """Counts outcomes: successes tallied before the row of failures there is, successes that end it, then failures."""
+        ok, failed, tallied = max(0, ok), max(0, failed), max(0, tallied)
         second = now // 1000
         self.forget(second, thresholds)
         window = self.window
         if window and window[-3] >= second:
-            window[-2] = min(window[-2] + ok, LARGEST_COUNT)
+            window[-2] = min(window[-2] + ok + tallied, LARGEST_COUNT)
             window[-1] = min(window[-1] + failed, LARGEST_COUNT)
         else:
-            window += (second, min(ok, LARGEST_COUNT), min(failed, LARGEST_COUNT))
+            window += (second, min(ok + tallied, LARGEST_COUNT), min(failed, LARGEST_COUNT))
         self.consecutive = min((0 if ok else self.consecutive) + failed, LARGEST_COUNT)
 
     def forget(self, second: int, thresholds: Thresholds) -> None:

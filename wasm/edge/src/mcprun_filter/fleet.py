@@ -168,12 +168,14 @@ class Fleet:
 
     # Changing
 
-    def record(self, node: bytes, now: int, *, ok: int = 0, failed: int = 0, generation: int) -> bool:
-        """Counts outcomes of ordinary requests; the successes came before the failures. Whether they counted.
+    def record(self, node: bytes, now: int, *, ok: int = 0, failed: int = 0, tallied: int = 0, generation: int) -> bool:
+        """Counts outcomes of ordinary requests; whether they counted. The successes came before the failures.
 
+        ok: successes just now, which end a row of failures. tallied: successes that a worker counted while the node was
+        untroubled; they belong to the window but came before any row of failures there is now.
         Those of another generation do not count, nor those of a node that is isolated: its probes speak for it.
         """
-        if ok <= 0 and failed <= 0:
+        if ok <= 0 and failed <= 0 and tallied <= 0:
             return False
         now = self._advance(now)
         breaker = self.breakers.get(node)
@@ -185,7 +187,7 @@ class Fleet:
             return False
         self.changed = True
         breaker.seen = now
-        breaker.add(now, max(0, ok), max(0, failed), self.thresholds)
+        breaker.add(now, ok, failed, tallied, self.thresholds)
         self._judge(breaker, now)
         return True
 

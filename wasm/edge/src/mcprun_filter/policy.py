@@ -67,6 +67,7 @@ class Policy:
         "nodes",
         "nodes_by_address",
         "routing_header",
+        "shortest_deadline",
         "tenant_header",
         "tenants",
     )
@@ -81,6 +82,8 @@ class Policy:
     """The header in which Envoy's override-host load balancing reads the address."""
     routing_header: bytes
     """The header that carries the canary's tag."""
+    shortest_deadline: float
+    """Seconds: a client that allows less makes timeouts that are not held against a node."""
     tenant_header: bytes
     identities: dict[bytes, str]
     """URI SANs of client certificates, and whose they are."""
@@ -103,6 +106,7 @@ class Policy:
         policy.max_fleets = root.integer("max_fleets", 512, 1, 4096)
         policy.node_header = root.header("node_header", b"x-mcprun-node")
         policy.routing_header = root.header("routing_header", b"x-routing")
+        policy.shortest_deadline = root.number("shortest_deadline_seconds", 0.05, 0.0, 3600.0)
         policy.nodes = _nodes(root)
         policy.nodes_by_address = _by_address(policy.nodes)
 
