@@ -124,7 +124,7 @@ class Thresholds:
 class Transition:
     """One change of a node's state, for metrics and logs."""
 
-    __slots__ = ("after", "before", "generation", "length", "node", "reason", "text")
+    __slots__ = ("after", "before", "generation", "key", "length", "node", "reason", "text")
 
     def __init__(self, node: bytes, before: int, after: int, reason: int, text: str, *, generation: int, length: int) -> None:
         self.node = node
@@ -135,6 +135,8 @@ class Transition:
         self.generation = generation
         self.length = length
         """Milliseconds of isolation that begin, 0 when none does."""
+        self.key = b""
+        """The key of the fleet, once it is stored."""
 
     def __repr__(self) -> str:
         return f"Transition({self.node!r}, {STATES[self.before]} -> {STATES[self.after]}: {self.text})"

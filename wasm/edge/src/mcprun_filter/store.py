@@ -100,6 +100,8 @@ class Fleets:
             if fleet.changed:
                 stored = found is not None and self._data.set(PREFIX + key, encode(fleet), found[1])
             if stored:
+                for transition in fleet.transitions:
+                    transition.key = circuit.key
                 return Update(value, stored=True, transitions=fleet.transitions, withheld=fleet.withheld)
             if found is None:
                 break

@@ -1,0 +1,367 @@
+"""The edge filter: what Envoy's callbacks make of the policy.
+
+A worker has one `Guard` for each configuration and one `Stream` for each request. In the ordinary case, with every node
+healthy, a request costs one read of shared data when it comes and one when it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from mcprun_filter import meters, outcomes
+from mcprun_filter.breaker import CLOSED
+from mcprun_filter.fleet import Choice, Circuit, Fleet
+from mcprun_filter.model_name import NEED_MORE, UNKNOWN, from_message, from_path, in_message
+from mcprun_filter.policy import Policy, Tenant, fleet_name
+from mcprun_filter.refusals import is_grpc, refuse
+from mcprun_filter.routing import Decision
+from mcprun_filter.status import report
+from mcprun_filter.store import Fleets
+from mcprun_filter.tally import Tally
+from mcprun_filter.topology import Topology
+from mcprun_filter.traffic import is_guarded
+from proxy_wasm import Action, HeaderMap, HttpContext, RootContext, log, now_nanoseconds, properties, register, shared_data
+from proxy_wasm.errors import CasMismatch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from mcprun_filter.breaker import Transition
+
+TICK_MILLISECONDS = 1000
+LOOKED_AT_BYTES = 4096
+"""How much of a gRPC message is waited for in order to learn the model's name."""
+REFUSAL_HEADER = "x-mcprun-refusal"
+"""By it a router says that a model is still loading, which is no failure."""
+
+_LEVELS = ("trace", "debug", "info", "warn", "error", "critical")
+
+
+class Shared:
+    """Envoy's shared data, as `Fleets` takes it."""
+
+    def get(self, key: bytes) -> tuple[bytes, int] | None:
+        """The value and its CAS number."""
+        return shared_data.get(key)
+
+    def set(self, key: bytes, value: bytes, cas: int) -> bool:
+        """Whether it was set."""
+        try:
+            shared_data.set(key, value, cas)
+        except CasMismatch:
+            return False
+        return True
+
+
+class Stream(HttpContext["Guard"]):
+    """One request, from its headers to its end."""
+
+    _circuit: Circuit | None = None
+    """The breakers that it is about; None when it is none of their business."""
+    _decision: Decision | None = None
+    _tenant: Tenant | None = None
+    _generations: Fleet | None = None
+    """The breakers as they were when it was sent: outcomes count for those alone."""
+    _probe: tuple[bytes, int, int] | None = None
+    """Node, token and generation, when it is a probe."""
+    _is_grpc = False
+    _waits_for_model = False
+    _counted = False
+    _refused = False
+    _complete = False
+
+    def on_request_headers(self, headers: HeaderMap, end_of_stream: bool) -> Action | None:
+        """Tags it, and steers it once its model is known."""
+        policy = self.root.policy
+        path = headers.get(":path") or b""
+        self._complete = end_of_stream
+        self._is_grpc = is_grpc(headers.get("content-type"))
+        tenant = self._tenant = self.root.tenant(headers) if policy.tenants else policy.default
+        client_tag = headers.get(policy.routing_header)
+        if tenant.rules.rules or client_tag is not None:
+            decision = self._decision = tenant.rules.decide(path, headers.get, tenant=tenant.name.encode(), client_tag=client_tag)
+            self._apply(headers, decision, client_tag)
+            path = decision.path
+        if not is_guarded(path, grpc=self._is_grpc):
+            return None
+        if self._is_grpc and in_message(path) and not end_of_stream:
+            self._waits_for_model = True
+            return Action.PAUSE
+        return self._steer(from_path(path))
+
+    def on_request_body(self, size: int, end_of_stream: bool) -> Action | None:
+        """The first message of a gRPC call names the model."""
+        self._complete = end_of_stream
+        if not self._waits_for_model:
+            return None
+        name = from_message(self.request_body.get(0, min(size, LOOKED_AT_BYTES)) or b"")
+        if name is NEED_MORE and size < LOOKED_AT_BYTES and not end_of_stream:
+            return Action.PAUSE
+        self._waits_for_model = False
+        return self._steer(name or UNKNOWN)
+
+    def on_response_headers(self, headers: HeaderMap, end_of_stream: bool) -> None:
+        """Tells the client the tag. What is a failure by its status counts at once, before the rest of the answer is sent."""
+        decision = self._decision
+        if decision is not None and decision.tag:
+            headers[self.root.policy.routing_header] = decision.tag
+        if self._circuit is None or self._refused:
+            return
+        status = outcomes.http_code(headers.get(":status"))
+        if status is not None and status >= 500:
+            self._ended(status=status, answered=True)
+        elif self._probe is not None and not self._is_grpc:
+            # A stream of events may go on for long; that it has begun is what its probe was to find out.
+            self._ended(status=status, answered=True)
+
+    def on_log(self) -> None:
+        """What is known at the end: resets, timeouts, and the status of gRPC in its trailers."""
+        if self._circuit is None or self._refused:
+            return
+        if self._counted:
+            return
+        status = properties.integer("response", "code")
+        self._ended(
+            status=status,
+            grpc_status=properties.integer("response", "grpc_status") if self._is_grpc else None,
+            flags=properties.integer("response", "flags") or 0,
+            answered=bool(status) and self._response_started,
+        )
+
+    def _apply(self, headers: HeaderMap, decision: Decision, client_tag: bytes | None) -> None:
+        header = self.root.policy.routing_header
+        if decision.tag:
+            if decision.tag != client_tag:
+                headers[header] = decision.tag
+            meters.TAGS.labels(decision.rule, decision.tag.decode("latin-1")).increment()
+        elif client_tag is not None:
+            headers.remove(header)
+        if decision.rewritten:
+            headers[":path"] = decision.path
+
+    def _steer(self, model: bytes) -> Action | None:
+        """Sends it to a node that is well, to one that is to be probed, or back."""
+        root = self.root
+        assert self._tenant is not None  # noqa: S101  set with the headers
+        side = self._decision.tag if self._decision is not None else b""
+        circuit = self._circuit = root.policy.circuit(self._tenant, model, side)
+        fleet = self._generations = root.fleets.view(circuit)
+        for breaker in fleet.breakers.values():
+            if breaker.state != CLOSED:
+                return self._avoid(circuit, fleet, model)
+        return None
+
+    def _avoid(self, circuit: Circuit, fleet: Fleet, model: bytes) -> Action | None:
+        root = self.root
+        now = _now()
+        choice = fleet.choose(now)
+        if choice.panic:
+            meters.PANICS.labels(*fleet_name(circuit.key)).increment()
+        for node in choice.probing:
+            if root.topology.addresses(node) and self._claim(circuit, node, now):
+                self._send_to(node)
+                return None
+        if choice.panic:
+            return None
+        reachable = [node for node in choice.usable if root.topology.addresses(node)]
+        if choice.refused or (choice.total and not choice.usable):
+            return self._refuse(circuit, choice, model)
+        if reachable:
+            self._send_to(*root.topology.turned(reachable))
+        return None
+
+    def _claim(self, circuit: Circuit, node: bytes, now: int) -> bool:
+        token = self.root.token()
+        update = self.root.fleets.update(circuit, lambda fleet: fleet.claim(node, now, token))
+        self.root.tell(update.transitions)
+        if not update.stored or not isinstance(update.value, int):
+            return False
+        self._probe = (node, token, update.value)
+        meters.PROBES.labels(*fleet_name(circuit.key), node.decode("latin-1")).increment()
+        return True
+
+    def _send_to(self, *nodes: bytes) -> None:
+        topology = self.root.topology
+        self.request_headers[self.root.policy.node_header] = b",".join(address for node in nodes for address in topology.addresses(node))
+
+    def _refuse(self, circuit: Circuit, choice: Choice, model: bytes) -> Action:
+        headers = self.request_headers
+        refusal = refuse(choice, model=model, content_type=headers.get("content-type"), accept=headers.get("accept"))
+        self._refused = True
+        meters.REFUSALS.labels(*fleet_name(circuit.key)).increment()
+        self.send_local_response(
+            refusal.status,
+            body=refusal.body,
+            headers=refusal.headers,
+            details=refusal.details.decode(),
+            grpc_status=refusal.grpc_status if self._is_grpc else None,
+        )
+        return Action.PAUSE
+
+    def _ended(self, *, status: int | None, grpc_status: int | None = None, flags: int = 0, answered: bool) -> None:
+        """Counts its outcome, once."""
+        self._counted = True
+        circuit = self._circuit
+        assert circuit is not None  # noqa: S101  asked before
+        address = properties.get("upstream", "address")
+        node = self.root.topology.node(address) if address else None
+        outcome, _ = outcomes.classify(
+            status=status, grpc_status=grpc_status, flags=flags, answered=answered, request_complete=self._complete
+        )
+        if outcome != outcomes.OK:
+            outcome = self._looked_into(outcome, status=status, grpc_status=grpc_status, flags=flags, answered=answered)
+        now = _now()
+        root = self.root
+        if self._probe is not None:
+            probed, token, generation = self._probe
+            # Envoy may have had to send it elsewhere: then it says nothing of the node.
+            verdict = outcomes.verdict(outcome) if node == probed else None
+            update = root.fleets.update(circuit, lambda fleet: fleet.finish(probed, now, token, ok=verdict, generation=generation))
+            root.tell(update.transitions)
+            return
+        if node is None or outcome == outcomes.NOTHING or self._generations is None:
+            return
+        root.count(
+            circuit,
+            node,
+            now,
+            ok=outcome != outcomes.FAILED,
+            generation=self._generations.generation(node),
+            create=outcome != outcomes.ANSWERED,
+        )
+
+    def _looked_into(self, outcome: int, *, status: int | None, grpc_status: int | None, flags: int, answered: bool) -> int:
+        """The outcome in the light of what is too costly to ask of each request."""
+        headers = self.response_headers
+        if headers.get(REFUSAL_HEADER) is not None:
+            return outcomes.NOTHING
+        deadline = outcomes.grpc_timeout(self.request_headers.get("grpc-timeout")) if self._is_grpc else None
+        elapsed = _now() * 1e-3 - (properties.integer("request", "time") or 0) * 1e-9
+        looked, why = outcomes.classify(
+            status=status,
+            grpc_status=grpc_status,
+            flags=flags,
+            elapsed=elapsed,
+            deadline=deadline,
+            answered=answered,
+            request_complete=self._complete,
+            quota=headers.get(outcomes.QUOTA_HEADER) is not None,
+        )
+        if looked == outcomes.FAILED and self.root.verbose:
+            address = properties.text("upstream", "address")
+            log.debug(f"failed: {why}, status {status}, gRPC status {grpc_status}, flags {flags:#x}, node {address}")
+        return looked
+
+
+class StatusStream(HttpContext["Guard"]):
+    """A request at the listener for those who operate the mesh."""
+
+    def on_request_headers(self, headers: HeaderMap, end_of_stream: bool) -> Action:
+        """Answers with the state of every breaker."""
+        root = self.root
+        body = json.dumps(report(root.policy, root.fleets, _now()))
+        self.send_local_response(200, body=body, headers=[("content-type", "application/json")], details="status")
+        return Action.PAUSE
+
+
+class Guard(RootContext):
+    """The filter in one worker, with one configuration."""
+
+    http_context = Stream
+
+    policy: Policy
+    fleets: Fleets
+    tally: Tally
+    topology: Topology
+    verbose = False
+    _role = "guard"
+    _token = 0
+
+    def on_configure(self, configuration: bytes) -> bool:
+        """Takes the policy. Raises ValueError when it is wrong; Envoy then keeps the one before."""
+        told = json.loads(configuration) if configuration.strip() else {}
+        if not isinstance(told, dict):
+            raise ValueError(f"configuration: expected an object, got {type(told).__name__}")
+        self._role = told.get("role", "guard")
+        self.policy = Policy.load(json.dumps(told.get("policy", {})).encode())
+        self.verbose = _LEVELS.index(self.policy.log_level) <= _LEVELS.index("debug")
+        self.fleets = Fleets(Shared(), max_fleets=self.policy.max_fleets)
+        self.tally = Tally(self.fleets)
+        self.topology = Topology(self.policy)
+        self._circuits: dict[bytes, Circuit] = {}
+        self._known: set[tuple[bytes, bytes]] = set()
+        self._token = int.from_bytes(os.urandom(8), "little")
+        if self._role == "guard":
+            self.set_tick_period(TICK_MILLISECONDS)
+        return True
+
+    def create_http_context(self, context_id: int) -> HttpContext[Guard]:
+        """By the listener that it came in at."""
+        return Stream(context_id, self) if self._role == "guard" else StatusStream(context_id, self)
+
+    def on_tick(self) -> None:
+        """Writes what was counted, and notes the time where nodes are isolated."""
+        now = _now()
+        for circuit in list(self._circuits.values()):
+            fleet = self.fleets.view(circuit)
+            if any(breaker.state != CLOSED for breaker in fleet.breakers.values()):
+                self.tell(self.fleets.update(circuit, lambda fleet: fleet.touch(now)).transitions)
+        self.tell(self.tally.flush(now))
+        self._tell_withheld()
+
+    def tenant(self, headers: HeaderMap) -> Tenant:
+        """Whose a request is."""
+        policy = self.policy
+        identity = properties.get("connection", "uri_san_peer_certificate") if policy.identities else None
+        return policy.tenant(header=headers.get(policy.tenant_header), identity=identity)
+
+    def token(self) -> int:
+        """A number for a probe that no other worker draws."""
+        self._token = (self._token + 1) & 0xFFFF_FFFF_FFFF_FFFF
+        return self._token
+
+    def count(self, circuit: Circuit, node: bytes, now: int, *, ok: bool, generation: int, create: bool) -> None:
+        """Counts an outcome of a request that was no probe."""
+        transitions = self.tally.report(circuit, node, now, ok=ok, generation=generation, create=create)
+        if transitions:
+            self.tell(transitions)
+        if not ok:
+            self._tell_withheld()
+        key = (circuit.key, node)
+        if key not in self._known and create:
+            self._know(circuit, node)
+
+    def tell(self, transitions: list[Transition]) -> None:
+        """Logs and counts changes of states."""
+        for transition in transitions:
+            meters.tell_transition(transition)
+            tenant, model, side = fleet_name(transition.key)
+            what = f"isolated for {transition.length / 1000:g} s" if transition.length else _SHOWN[transition.after]
+            line = f"node {transition.node.decode('latin-1')} is {what}: {transition.text}"
+            write = log.warn if transition.length else log.info
+            write(f"{line} (model {model or '-'}, tenant {tenant}, side {side or '-'})")
+
+    def _know(self, circuit: Circuit, node: bytes) -> None:
+        if len(self._known) > 64 * self.policy.max_fleets:
+            self._known.clear()
+            self._circuits.clear()
+        self._known.add((circuit.key, node))
+        self._circuits[circuit.key] = circuit
+        breaker = self.fleets.view(circuit).breakers.get(node)
+        meters.tell_state(circuit.key, node, CLOSED if breaker is None else breaker.state)
+
+    def _tell_withheld(self) -> None:
+        if self.tally.withheld:
+            meters.WITHHELD.increment(self.tally.withheld)
+            self.tally.withheld = 0
+
+
+_SHOWN = ("back", "isolated", "probed")
+
+
+def _now() -> int:
+    """Milliseconds since the epoch."""
+    return now_nanoseconds() // 1_000_000
+
+
+register(Guard)
