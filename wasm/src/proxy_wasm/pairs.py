@@ -27,7 +27,9 @@ def decode(data: bytes) -> list[tuple[bytes, bytes]]:
     """The pairs in their order. Of input that is cut off or lies about its lengths, the pairs that are whole; never raises."""
     if len(data) < 4:
         return []
-    count = min(int.from_bytes(data[:4], "little"), (len(data) - 4) // 8)
+    count = int.from_bytes(data[:4], "little")
+    if count > (len(data) - 4) // 8:
+        return []
     lengths = unpack_from(f"<{2 * count}I", data, 4)
     position = 4 + 8 * count
     pairs = []

@@ -107,18 +107,35 @@ class Exchange(ABC):
 
     @property
     @abstractmethod
-    def sent_upstream(self) -> Message | None:
-        """What reached the upstream; None when nothing did, as yet or for ever."""
+    def reached_upstream(self) -> bool:
+        """Whether the request's headers have reached the upstream."""
 
     @property
     @abstractmethod
-    def response(self) -> Message | None:
-        """What reached the client; None when nothing did, as yet or because the stream was reset."""
+    def answered(self) -> bool:
+        """Whether a response's headers have reached the client."""
 
     @property
     @abstractmethod
-    def local_response(self) -> Message | None:
-        """The response when no upstream made it."""
+    def answered_locally(self) -> bool:
+        """Whether the response is none of an upstream."""
+
+    @property
+    @abstractmethod
+    def sent_upstream(self) -> Message:
+        """What reached the upstream. Raises `RuleBroken` when nothing did."""
+
+    @property
+    @abstractmethod
+    def response(self) -> Message:
+        """What reached the client. Raises `RuleBroken` when nothing did."""
+
+    @property
+    def local_response(self) -> Message:
+        """What reached the client, which no upstream sent. Raises `RuleBroken` when one did."""
+        if not self.answered_locally:
+            raise RuleBroken("the filter has not answered by itself")
+        return self.response
 
     @abstractmethod
     def respond(self, headers: HeaderInput = (), *, status: int = 200, body: bytes = b"", trailers: HeaderInput = ()) -> None:

@@ -153,19 +153,33 @@ class SimulatedStream(Exchange):
         self.callback("on_context_create", root_id)
 
     @property
-    def sent_upstream(self) -> Message | None:
+    def reached_upstream(self) -> bool:
+        """Whether the request's headers have passed the filter."""
+        return self.request.passed is not None
+
+    @property
+    def answered(self) -> bool:
+        """Whether a response's headers have reached the client."""
+        return self.reply.passed is not None
+
+    @property
+    def answered_locally(self) -> bool:
+        """Whether the filter made the response."""
+        return self._local and self.answered
+
+    @property
+    def sent_upstream(self) -> Message:
         """What reached the upstream so far."""
+        if self.request.passed is None:
+            raise RuleBroken("nothing of the request has reached the upstream")
         return self.request.passed
 
     @property
-    def response(self) -> Message | None:
+    def response(self) -> Message:
         """What reached the client so far."""
+        if self.reply.passed is None:
+            raise RuleBroken("nothing of a response has reached the client")
         return self.reply.passed
-
-    @property
-    def local_response(self) -> Message | None:
-        """The response when the filter made it."""
-        return self.reply.passed if self._local else None
 
     @property
     def request_paused(self) -> bool:
@@ -204,7 +218,7 @@ class SimulatedStream(Exchange):
 
     def respond_headers(self, headers: HeaderInput = (), *, status: int = 200, end: bool = False) -> None:
         """The upstream sends its headers. Raises `RuleBroken` when the request has not reached it."""
-        if self.sent_upstream is None:
+        if not self.reached_upstream:
             raise RuleBroken("the request has not reached the upstream")
         pairs = header_pairs(headers)
         if all(name != b":status" for name, _ in pairs):

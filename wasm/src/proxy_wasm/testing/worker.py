@@ -41,6 +41,7 @@ class Worker:
         """The root context that new streams belong to."""
         self._exported = Dispatcher.callbacks(root_type)
         self._contexts = 0
+        self._logged = 0
         self._roots: set[int] = set()
         self._ending: set[int] = set()
         self._ticks: dict[int, tuple[int, int]] = {}
@@ -139,20 +140,20 @@ class Worker:
         self._ticks = {root_id: (due + step, period) for root_id, (due, period) in self._ticks.items()}
 
     def _new_root(self) -> int:
+        self._logged = len(self.world.logs)
         root_id = self.next_context_id()
         self._roots.add(root_id)
         self.callback("on_context_create", root_id, 0)
         return root_id
 
     def _configure(self, name: str, root_id: int, buffer_type: BufferType, configuration: bytes) -> None:
-        logged = len(self.world.logs)
         self.host.configuration = {buffer_type: configuration}
         accepted = self.callback(name, root_id, len(configuration))
         self.host.configuration = {}
         self.world.settle()
         if not accepted:
             self._delete_root(root_id)
-            raise ConfigurationRefused("\n".join(line.message for line in self.world.logs[logged:]) or f"{name} answered False")
+            raise ConfigurationRefused("\n".join(line.message for line in self.world.logs[self._logged :]) or f"{name} answered False")
 
     def _end_root(self, root_id: int) -> None:
         if root_id not in self._roots or any(stream.root_id == root_id for stream in self.streams.values()):
