@@ -71,8 +71,11 @@ NODE_HEADER = "x-mcprun-node"
 FILTER_FILE = "filter.json"
 """The file in the folder of the edge filter that holds its configuration."""
 
-FILTER_TAGS = ("tenant", "model", "side", "node", "from", "to", "reason", "rule")
-"""Labels of the edge filter's metrics. In the name of a metric each stands as `.TAG=VALUE;`."""
+FILTER_TAGS = ("tenant", "model", "side", "node", "to", "reason", "rule", "tag")
+"""Labels of the edge filter's metrics. In the name of a metric each stands as `TAG=.=VALUE;.;`."""
+
+FILTER_DETAILS = "mcprun_breaker_open"
+"""The response code details of what the edge filter answers itself."""
 
 
 def render(settings: EdgeSettings, *, filter_folder: Path = Path("edge-filter")) -> str:
@@ -90,5 +93,6 @@ def render(settings: EdgeSettings, *, filter_folder: Path = Path("edge-filter"))
         filter_folder=str(filter_folder),
         filter_file=str(filter_folder / FILTER_FILE),
         filter_tags=FILTER_TAGS,
+        filter_details=FILTER_DETAILS,
     )
     return "".join(line for line in text.splitlines(keepends=True) if line.strip())

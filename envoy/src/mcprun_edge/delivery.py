@@ -151,7 +151,7 @@ class Delivery:
 
     def _write(self, policy: Mapping[str, Any], module: Path) -> None:
         resources = [
-            _resource(name, {"role": role, "policy": policy}, module) for name, role in (("edge", "guard"), ("edge-status", "status"))
+            _resource(name, {"role": role, "reads_messages": True, "policy": policy}, module) for name, role in (("edge", "guard"), ("edge-status", "status"))
         ]
         version = hashlib.sha256(json.dumps(resources).encode()).hexdigest()[:16]
         self._state = DeliveryState(

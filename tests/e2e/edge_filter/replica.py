@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import grpc
-
 from e2e.edge.fake_router import Loop
 
 PROTOBUF = b"application/x-protobuf"

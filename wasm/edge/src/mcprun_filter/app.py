@@ -84,7 +84,7 @@ class Stream(HttpContext["Guard"]):
             path = decision.path
         if not is_guarded(path, grpc=self._is_grpc):
             return None
-        if self._is_grpc and in_message(path) and not end_of_stream:
+        if self._is_grpc and self.root.reads_messages and in_message(path) and not end_of_stream:
             self._waits_for_model = True
             return Action.PAUSE
         return self._steer(from_path(path))
@@ -243,6 +243,7 @@ class Stream(HttpContext["Guard"]):
             flags=flags,
             elapsed=elapsed,
             deadline=deadline,
+            shortest_deadline=self.root.policy.shortest_deadline,
             answered=answered,
             request_complete=self._complete,
             quota=headers.get(outcomes.QUOTA_HEADER) is not None,
@@ -274,16 +275,23 @@ class Guard(RootContext):
     tally: Tally
     topology: Topology
     verbose = False
+    reads_messages = False
+    """Whether Envoy gives the body to a callback that has kept the headers back (`allow_on_headers_stop_iteration`): only then can a
+    gRPC call wait for the name of its model."""
     _role = "guard"
     _token = 0
 
     def on_configure(self, configuration: bytes) -> bool:
-        """Takes the policy. Raises ValueError when it is wrong; Envoy then keeps the one before."""
+        """Takes the policy. Raises ValueError when it is wrong; Envoy then keeps the one before.
+
+        `configuration` is an object with `policy`, `role` (guard, or status for the listener that tells the state) and `reads_messages`.
+        """
         told = json.loads(configuration) if configuration.strip() else {}
         if not isinstance(told, dict):
             raise ValueError(f"configuration: expected an object, got {type(told).__name__}")
-        self._role = told.get("role", "guard")
         self.policy = Policy.load(json.dumps(told.get("policy", {})).encode())
+        self._role = told.get("role", "guard")
+        self.reads_messages = bool(told.get("reads_messages", False))
         self.verbose = _LEVELS.index(self.policy.log_level) <= _LEVELS.index("debug")
         self.fleets = Fleets(Shared(), max_fleets=self.policy.max_fleets)
         self.tally = Tally(self.fleets)
