@@ -6,7 +6,7 @@ SHELL := /bin/bash
 
 VENV := .venv
 BIN := $(VENV)/bin
-DISTRIBUTIONS := sdk envoy services/router services/batcher services/worker services/kvcache
+DISTRIBUTIONS := sdk wasm wasm/edge envoy services/router services/batcher services/worker services/kvcache
 
 # Byte code is written once, at installation: importing without it costs each process more than a second.
 unexport PYTHONDONTWRITEBYTECODE
@@ -16,7 +16,7 @@ help: ## Show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 .PHONY: serve
-serve: $(VENV)/.runtime ## Run the mesh with the demo models (PORT=8080)
+serve: $(VENV)/.filter ## Run the mesh with the demo models (PORT=8080)
 	@exec $(BIN)/mcprun serve --demo $(if $(PORT),--port $(PORT))
 
 .PHONY: test
@@ -31,7 +31,7 @@ test-heavy: $(VENV)/.test ## Run the heavy tests
 lint: $(VENV)/.test ## Check style and types
 	@$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy sdk/src envoy/src services/*/src tests bench
+	$(BIN)/mypy sdk/src wasm/src wasm/edge/src envoy/src services/*/src tests bench
 
 .PHONY: bench
 bench: $(VENV)/.test ## Measure the mesh beside ONNX Runtime and Triton in one run
@@ -49,7 +49,7 @@ lock: $(VENV)/.uv ## Pin the newest versions that fit
 
 .PHONY: clean
 clean: ## Remove the environment and what was made
-	@rm -rf $(VENV) .mcprun sdk/src/mcprun/protocol
+	@rm -rf $(VENV) .mcprun sdk/src/mcprun/protocol $(FILTER)/filter.wasm
 
 $(VENV)/.uv:
 	@bash tools/make-venv $(VENV)
@@ -59,6 +59,14 @@ $(VENV)/.runtime: $(VENV)/.uv requirements/runtime.txt requirements/models.txt $
 	@bash tools/install $(VENV) runtime $(DISTRIBUTIONS)
 	touch $@
 
-$(VENV)/.test: $(VENV)/.runtime requirements/test.txt
+FILTER := wasm/edge/src/mcprun_filter
+
+$(FILTER)/filter.wasm: $(VENV)/.runtime $(shell find wasm -name '*.py' -o -name '*.wit')
+	@$(BIN)/proxy-wasm build $(FILTER)/app.py -o $@
+
+$(VENV)/.filter: $(FILTER)/filter.wasm
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.filter requirements/test.txt
 	@bash tools/install $(VENV) test
 	touch $@

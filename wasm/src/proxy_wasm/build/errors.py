@@ -1,0 +1,25 @@
+"""What can go wrong with a build, by who has to act."""
+
+
+class BuildError(Exception):
+    """A build cannot go on; the text says what to do."""
+
+    exit_code = 1
+
+
+class ApplicationError(BuildError):
+    """The filter's own code failed while it was imported; the text is its traceback."""
+
+    exit_code = 3
+
+
+class ToolError(BuildError):
+    """A tool is missing, cannot be installed, or failed."""
+
+    exit_code = 4
+
+
+class FormatError(BuildError):
+    """Bytes are not the WebAssembly that they should be, or not of the version that this build knows."""
+
+    exit_code = 5

@@ -1,0 +1,152 @@
+"""From a filter's source to a module that Envoy loads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from importlib.metadata import version
+from pathlib import Path
+
+from proxy_wasm.build import tools
+from proxy_wasm.build.application import Application
+from proxy_wasm.build.errors import FormatError
+from proxy_wasm.build.interface import WORLD, Callback, callbacks, hostcalls, world
+from proxy_wasm.build.lowering import Parts, lower
+from proxy_wasm.build.shim import exports
+from proxy_wasm.build.trim import trim
+from proxy_wasm.build.wasm import Module
+
+FACTS = "proxy-wasm-sdk"
+"""The custom section with what the build tells of itself, as JSON."""
+ENTRY = "proxy_wasm_entry"
+_PROVIDED = frozenset({("wasi_snapshot_preview1", "random_get")})
+"""What Envoy has beside the hostcalls in `env`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a build can be told."""
+
+    search: tuple[Path, ...] = ()
+    """More folders in which modules are looked for."""
+    include: tuple[str, ...] = ()
+    """Modules that the filter imports only while it runs."""
+    trimmed: bool = True
+    """Whether areas of the interpreter that no filter reaches are left out."""
+    cached: bool = True
+    """Whether a module that was made of the same inputs before is taken."""
+    cache: Path | None = None
+    """Where modules and tools are kept; by default a folder of the user's own."""
+
+
+def build(source: Path, output: Path, options: Options, tell: tools.Tell) -> bool:
+    """Makes `output`. Whether it had to be made; False: it was in the cache. Raises BuildError."""
+    application = Application.examine(source, search=options.search, include=options.include)
+    cache = options.cache or tools.cache_folder()
+    command = tools.componentize_py()
+    binaryen = tools.binaryen(folder=cache / "tools", tell=tell)
+    digest = _digest(application, binaryen, options)
+    kept = cache / "modules" / f"{digest}.wasm"
+    if options.cached and kept.exists():
+        _place(kept, output)
+        return False
+    tell(f"building {output.name}: {len(application.callbacks)} callbacks, {len(application.files)} source files")
+    with tempfile.TemporaryDirectory(prefix="proxy-wasm-") as temporary:
+        folder = Path(temporary)
+        began = time.monotonic()
+        component = _componentize(application, command, folder)
+        tell(f"  interpreter and filter initialised ({time.monotonic() - began:.0f} s)")
+        exported = callbacks(application.callbacks)
+        module = _core(component, exported, options, binaryen, folder)
+        facts = {
+            "sdk": version("proxy-wasm-sdk"),
+            "application": application.module,
+            "inputs": digest,
+            "trimmed": options.trimmed,
+            "tools": tools.versions(binaryen),
+        }
+        finished = Module.parse(module.read_bytes()).without_custom().with_custom(FACTS, json.dumps(facts).encode())
+        check(finished, exported)
+        made = folder / "finished.wasm"
+        made.write_bytes(finished.serialize())
+        binaryen.validate(made)
+        tell(f"  one core module of {made.stat().st_size / 1e6:.1f} MB ({time.monotonic() - began:.0f} s)")
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        _place(made, kept)
+        _place(made, output)
+    return True
+
+
+def check(module: Module, exported: Sequence[Callback]) -> None:
+    """Raises FormatError when Envoy would not load the module: it exports too little, or needs what Envoy does not have."""
+    known = {("env", call.environment_name) for call in hostcalls().values()} | _PROVIDED
+    unknown = [f"{item.module}.{item.name}" for item in module.imports if (item.module, item.name) not in known]
+    if unknown:
+        raise FormatError(f"the module needs what Envoy does not have: {', '.join(unknown)}")
+    missing = exports(exported) - {item.name for item in module.exports}
+    if missing:
+        raise FormatError(f"the module lacks exports: {', '.join(sorted(missing))}")
+
+
+def facts(module: Module) -> dict[str, object]:
+    """What the build told of itself; empty when another build made the module."""
+    content = module.custom(FACTS)
+    told = json.loads(content) if content else {}
+    return told if isinstance(told, dict) else {}
+
+
+def _componentize(application: Application, command: list[str], folder: Path) -> bytes:
+    sources, interface, component = folder / "sources", folder / "wit", folder / "component.wasm"
+    for name, path in application.files.items():
+        target = sources / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    interface.mkdir()
+    (interface / "filter.wit").write_text(world(callbacks(application.callbacks)))
+    (sources / f"{ENTRY}.py").write_text(_entry(application))
+    tools.run(
+        [*command, "-d", interface, "-w", WORLD, "componentize", "--stub-wasi", "-p", sources, ENTRY, "-o", component], folder=folder
+    )
+    return component.read_bytes()
+
+
+def _entry(application: Application) -> str:
+    text = resources.files("proxy_wasm.build").joinpath("entry.py.txt").read_text()
+    calls = [(call.python_name, [(one.name.replace("-", "_"), one.type) for one in call.parameters]) for call in hostcalls().values()]
+    return text.replace("@MODULES@", repr([application.module])).replace("@HOSTCALLS@", repr(calls))
+
+
+def _core(component: bytes, exported: Sequence[Callback], options: Options, binaryen: tools.Binaryen, folder: Path) -> Path:
+    parts = Parts.of(component)
+    if options.trimmed:
+        parts = trim(parts)
+    lowered = lower(parts, exported, binaryen=binaryen, folder=folder)
+    passes = ["--duplicate-function-elimination"] if options.trimmed else []
+    return binaryen.optimize(lowered, folder / "core.wasm", *passes, "--remove-unused-module-elements")
+
+
+def _digest(application: Application, binaryen: tools.Binaryen, options: Options) -> str:
+    digest = hashlib.sha256()
+    own = sorted(Path(str(resources.files("proxy_wasm.build"))).iterdir())
+    inputs = {**application.files, **{f"build/{path.name}": path for path in own if path.is_file()}}
+    for name, path in sorted(inputs.items()):
+        digest.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    rest = [application.module, application.callbacks, tools.versions(binaryen), options.trimmed, sys.version_info[:2]]
+    digest.update(json.dumps(rest).encode())
+    return digest.hexdigest()[:24]
+
+
+def _place(source: Path, target: Path) -> None:
+    """Copies a file so that nobody ever sees half of it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    shutil.copyfile(source, temporary)
+    temporary.replace(target)

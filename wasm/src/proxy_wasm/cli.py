@@ -1,0 +1,116 @@
+"""The command `proxy-wasm`.
+
+Exit codes: 0 done; 1 the build cannot go on; 2 wrong usage; 3 the filter's own code fails; 4 a tool is missing or fails; 5 a file is
+not the WebAssembly that it should be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from proxy_wasm.build import tools
+from proxy_wasm.build.errors import BuildError, FormatError
+from proxy_wasm.build.interface import ABI_MARKER
+from proxy_wasm.build.pipeline import Options, build, facts
+from proxy_wasm.build.wasm import Module
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script. Ends the process with an exit code."""
+    parsed = _parser().parse_args(arguments)
+    try:
+        parsed.run(parsed)
+    except BuildError as error:
+        print(f"proxy-wasm: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+    except OSError as error:
+        print(f"proxy-wasm: {error.filename}: {error.strerror}", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="proxy-wasm",
+        description="Builds filters in Python for Envoy.",
+        epilog=(__doc__ or "").partition("\n\n")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    one = commands.add_parser("build", help="make one module of a filter")
+    one.add_argument("source", type=Path, metavar="APP.py", help="the module that registers the filter; it may be part of a package")
+    one.add_argument("-o", "--output", type=Path, required=True, metavar="FILTER.wasm", help="where the module is put")
+    one.add_argument("-p", "--python-path", type=Path, action="append", default=[], metavar="DIR", help="more folders to import from")
+    one.add_argument("--include", action="append", default=[], metavar="MODULE", help="a module that is imported only at run time")
+    one.add_argument("--no-trim", action="store_true", help="keep the whole interpreter, which takes twice as long to load")
+    one.add_argument("--no-cache", action="store_true", help="build even if the same inputs were built before")
+    one.add_argument("--cache", type=Path, metavar="DIR", help="where modules and tools are kept; by default ~/.cache/proxy-wasm")
+    one.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    one.set_defaults(run=_build)
+    one = commands.add_parser("inspect", help="what a module needs, gives and weighs")
+    one.add_argument("module", type=Path, metavar="FILTER.wasm")
+    one.add_argument("--json", action="store_true", help="print JSON, for scripts")
+    one.set_defaults(run=_inspect)
+    one = commands.add_parser("tools", help="install what a build needs, ahead of the first build")
+    one.add_argument("--cache", type=Path, metavar="DIR", help="where modules and tools are kept; by default ~/.cache/proxy-wasm")
+    one.set_defaults(run=_tools)
+    return parser
+
+
+def _build(parsed: argparse.Namespace) -> None:
+    options = Options(
+        search=tuple(parsed.python_path),
+        include=tuple(parsed.include),
+        trimmed=not parsed.no_trim,
+        cached=not parsed.no_cache,
+        cache=parsed.cache,
+    )
+    tell = _silent if parsed.quiet else _print
+    made = build(parsed.source, parsed.output, options, tell)
+    tell(f"{parsed.output} is {'made' if made else 'as it was built before'}")
+
+
+def _inspect(parsed: argparse.Namespace) -> None:
+    content = parsed.module.read_bytes()
+    module = Module.parse(content)
+    names = {item.name for item in module.exports}
+    told = {
+        "abi": "0.2.1" if ABI_MARKER in names else None,
+        "bytes": len(content),
+        "gzip_bytes": len(gzip.compress(content, 6)),
+        "functions": len(module.function_types),
+        "sections_bytes": module.sizes(),
+        "imports": [f"{item.module}.{item.name}" for item in module.imports],
+        "exports": sorted(names),
+        "build": facts(module),
+    }
+    if told["abi"] is None:
+        raise FormatError(f"{parsed.module} is no filter: it exports no {ABI_MARKER}")
+    if parsed.json:
+        print(json.dumps(told, indent=2))
+        return
+    for key, value in told.items():
+        if isinstance(value, dict):
+            print(f"{key}:", *(f"  {name}: {one}" for name, one in value.items()), sep="\n")
+        elif isinstance(value, list):
+            print(f"{key}:", *(f"  {one}" for one in value), sep="\n")
+        else:
+            print(f"{key}: {value}")
+
+
+def _tools(parsed: argparse.Namespace) -> None:
+    tools.componentize_py()
+    found = tools.binaryen(folder=(parsed.cache or tools.cache_folder()) / "tools", tell=_print)
+    print(f"componentize-py {tools.COMPONENTIZE_PY}, binaryen {found.version} in {found.folder}")
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)
+
+
+def _silent(line: str) -> None:
+    pass
