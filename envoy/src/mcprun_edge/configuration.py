@@ -68,8 +68,8 @@ BRIDGE_FAILURES = (
 NODE_HEADER = "x-mcprun-node"
 """The header by which the edge filter names the nodes that may answer. It never leaves Envoy and cannot come from outside."""
 
-FILTER_FILE = "filter.json"
-"""The file in the folder of the edge filter that holds its configuration."""
+FILTER_FILES = {"edge": "filter.json", "edge-status": "status-filter.json"}
+"""The files in the folder of the edge filter that hold its configuration for each listener."""
 
 FILTER_TAGS = ("tenant", "model", "side", "node", "to", "reason", "rule", "tag")
 """Labels of the edge filter's metrics. In the name of a metric each stands as `TAG=.=VALUE;.;`."""
@@ -79,7 +79,7 @@ FILTER_DETAILS = "mcprun_breaker_open"
 
 
 def render(settings: EdgeSettings, *, filter_folder: Path = Path("edge-filter")) -> str:
-    """The configuration as YAML, byte for byte the same for the same arguments. `filter_folder` holds FILTER_FILE."""
+    """The configuration as YAML, byte for byte the same for the same arguments. `filter_folder` holds FILTER_FILES."""
     environment = Environment(undefined=StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True)  # noqa: S701  not HTML
     environment.filters["quoted"] = json.dumps
     template = environment.from_string(files("mcprun_edge").joinpath("edge.yaml.j2").read_text(encoding="utf-8"))
@@ -91,7 +91,7 @@ def render(settings: EdgeSettings, *, filter_folder: Path = Path("edge-filter"))
         needs_name_service=needs_name_service,
         node_header=NODE_HEADER,
         filter_folder=str(filter_folder),
-        filter_file=str(filter_folder / FILTER_FILE),
+        filter_files=FILTER_FILES,
         filter_tags=FILTER_TAGS,
         filter_details=FILTER_DETAILS,
     )

@@ -20,7 +20,7 @@ from mcprun.document import ConfigError
 from mcprun.edge.delivery import STATE_FILE, DeliveryState, Wanted
 from mcprun.edge.policy import compiled, load_policy
 from mcprun.runtime import logs
-from mcprun_edge.configuration import FILTER_FILE, NODE_HEADER
+from mcprun_edge.configuration import FILTER_FILES, NODE_HEADER
 from mcprun_edge.settings import EdgeSettings
 
 _log = logs.get_logger(__name__)
@@ -60,7 +60,8 @@ class Delivery:
         self._wanted = Wanted(folder)
         self._seen: tuple[object, ...] = ()
         self._state = DeliveryState()
-        self._good = b""
+        self._good: dict[str, bytes] = {}
+        self._put_last: dict[str, bytes] = {}
 
     def prepare(self) -> None:
         """Writes the file for Envoy before it starts. Raises NotDelivered."""
@@ -150,9 +151,10 @@ class Delivery:
         return copy
 
     def _write(self, policy: Mapping[str, Any], module: Path) -> None:
-        resources = [
-            _resource(name, {"role": role, "reads_messages": True, "policy": policy}, module) for name, role in (("edge", "guard"), ("edge-status", "status"))
-        ]
+        resources = {
+            name: _resource(name, {"role": role, "reads_messages": True, "policy": policy}, module)
+            for name, role in (("edge", "guard"), ("edge-status", "status"))
+        }
         version = hashlib.sha256(json.dumps(resources).encode()).hexdigest()[:16]
         self._state = DeliveryState(
             request=self._state.request,
@@ -163,21 +165,26 @@ class Delivery:
         for old in self._folder.glob("*.wasm"):
             if old not in (module, self._wanted.module) and time.time() - old.stat().st_mtime > _LOAD_SECONDS:
                 old.unlink(missing_ok=True)
-        _replace(self._folder / FILTER_FILE, json.dumps({"version_info": version, "resources": resources}).encode())
+        self._put({name: json.dumps({"version_info": version, "resources": [one]}).encode() for name, one in resources.items()})
 
     def _keep(self) -> None:
         """What Envoy was given is what it runs."""
-        self._good = (self._folder / FILTER_FILE).read_bytes()
+        self._good = self._put_last
         self._wanted.keep()
         self._seen = self._stamp()
         self._tell("applied")
 
     def _go_back(self) -> None:
         """What Envoy was given last is not what it runs, and shall not be found by who comes next."""
-        if (self._folder / FILTER_FILE).read_bytes() != self._good:
-            _replace(self._folder / FILTER_FILE, self._good)
+        if self._put_last != self._good:
+            self._put(self._good)
         self._wanted.go_back()
         self._seen = self._stamp()
+
+    def _put(self, contents: dict[str, bytes]) -> None:
+        self._put_last = contents
+        for name, content in contents.items():
+            _replace(self._folder / FILTER_FILES[name], content)
 
     async def _taken(self, before: _Counts) -> bool:
         """Whether Envoy took what was written."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcprun_edge.configuration import FILTER_FILE, render
+from mcprun_edge.configuration import FILTER_FILES, render
 from mcprun_edge.envoy import find_binary
 from mcprun_edge.settings import EdgeSettings
 
@@ -37,7 +37,8 @@ def test_print_config_prints_what_envoy_would_be_given() -> None:
 )
 def test_envoy_takes_it(settings: EdgeSettings, tmp_path: Path) -> None:
     path = tmp_path / "envoy.yaml"
-    (tmp_path / FILTER_FILE).write_text('{"version_info": "0", "resources": []}')
+    for name in FILTER_FILES.values():
+        (tmp_path / name).write_text('{"version_info": "0", "resources": []}')
     path.write_text(render(settings, filter_folder=tmp_path))
     done = subprocess.run(
         [find_binary(None), "--mode", "validate", "-c", path, "--log-level", "warning"], capture_output=True, text=True, check=False
