@@ -34,11 +34,12 @@ def break_node(edge: GuardedEdge, model: str, replica: Replica, behaviour: Behav
 @pytest.mark.parametrize(
     "behaviour",
     [Behaviour(http_status=500), Behaviour(http_status=503), Behaviour(reset_amid=True)],
-    ids=["500", "503", "reset amid an answer"],
+    ids=["500", "503", "reset-amid"],
 )
 def test_a_failing_node_is_avoided_and_nothing_else_is_refused(
     edge: GuardedEdge, replicas: list[Replica], model: str, behaviour: Behaviour
 ) -> None:
+    edge.apply({"breaker": {"isolation_seconds": 30}})
     bad = replicas[1]
     bad.behaviour = behaviour
     for _ in range(60):
@@ -54,12 +55,10 @@ def test_a_failing_node_is_avoided_and_nothing_else_is_refused(
     )
     before = bad.count
     bad.behaviour = Behaviour()
-    began = time.monotonic()
     answers = edge.many(model, 60)
     assert {answer.status_code for answer in answers} == {200}
-    if time.monotonic() - began < 0.7:
-        assert bad.count == before
-        assert {answer.headers["x-replica"] for answer in answers} == {"router-1", "router-3"}
+    assert bad.count == before
+    assert {answer.headers["x-replica"] for answer in answers} == {"router-1", "router-3"}
     # Another model's breakers are untouched.
     assert {edge.infer(f"{model}-2").headers["x-replica"] for _ in range(30)} == {"router-1", "router-2", "router-3"}
 
