@@ -1,6 +1,7 @@
 """An edge with its filter, and the questions that tests ask of it."""
 
 import concurrent.futures
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +9,6 @@ from typing import Any
 
 import grpc
 import httpx
-import yaml
 from e2e.edge.running_edge import Caller, Edge
 
 from mcprun.edge.breakers import NodeBreaker, ask
@@ -45,7 +45,7 @@ class GuardedEdge:
         self.folder = folder
         self._policy = policy or QUICK
         path = folder / "policy.yaml"
-        path.write_text(yaml.safe_dump(self._policy))
+        path.write_text(json.dumps(self._policy))
         self.process = Edge(
             folder,
             router_http=",".join(f"127.0.0.1:{replica.http_port}" for replica in replicas),
@@ -91,10 +91,10 @@ class GuardedEdge:
         with self.process.channel() as channel:
             call = Caller(channel).unary("ModelInfer")
             try:
-                answer, done = call.with_call(message, timeout=seconds, metadata=metadata)
+                answer, done = call.with_call(message, timeout=seconds, metadata=tuple(metadata))
             except grpc.RpcError as error:
-                trailers = {str(key): str(value) for key, value in error.trailing_metadata() or ()}  # type: ignore[attr-defined]
-                return error.code().name, {**trailers, "message": error.details() or ""}  # type: ignore[attr-defined]
+                trailers = {str(key): str(value) for key, value in error.trailing_metadata() or ()}  # type: ignore[attr-defined, has-type]
+                return error.code().name, {**trailers, "message": error.details() or ""}  # type: ignore[attr-defined, has-type]
             assert answer == message
             return "OK", {str(key): str(value) for key, value in (*done.initial_metadata(), *done.trailing_metadata())}
 
@@ -105,7 +105,7 @@ class GuardedEdge:
             try:
                 assert list(Caller(channel).stream("ModelStreamInfer")(iter([message] * messages), timeout=10)) == [message] * messages
             except grpc.RpcError as error:
-                return str(error.code().name)  # type: ignore[attr-defined]
+                return str(error.code().name)  # type: ignore[attr-defined, has-type]
         return "OK"
 
     # State
@@ -143,7 +143,7 @@ class GuardedEdge:
         path = None
         if policy is not None:
             path = self.folder / "next-policy.yaml"
-            path.write_text(yaml.safe_dump(policy))
+            path.write_text(json.dumps(policy))
         self._changed = True
         return outcome(self.process.filter_folder, self.wanted.ask(policy=path, module=module), timeout=60)
 

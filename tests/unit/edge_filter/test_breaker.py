@@ -1,6 +1,7 @@
 """The breakers of a fleet: when nodes are isolated, for how long, and how they come back. All times are simulated."""
 
 import pytest
+
 from mcprun_filter.breaker import (
     CLOSED,
     CONSECUTIVE,

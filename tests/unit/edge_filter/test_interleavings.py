@@ -6,11 +6,11 @@ visits all of them.
 """
 
 from collections.abc import Callable
-from itertools import permutations
 from typing import Any
 
-import mcprun_filter.store
 import pytest
+
+import mcprun_filter.store
 from mcprun_filter.breaker import CLOSED, OPEN, Thresholds
 from mcprun_filter.fleet import Circuit, Fleet
 from mcprun_filter.record import decode, encode
@@ -268,7 +268,7 @@ def check_probes(answers: list[list[bool | None]], **options: Any) -> Search:
         done = {entry[1] for entry in entries if entry[0] == "done"}
         held = [entry for entry in entries if entry[0] == "held" and entry[1] not in done]
         # A probe whose answer is being written may have freed its slot already: what is held and unwritten is what has a lease.
-        leased = {token for token in breaker.leases[::2]}
+        leased = set(breaker.leases[::2])
         live = [entry for entry in held if entry[3] > now and entry[2] == breaker.generation and entry[1] in leased]
         assert len(live) <= PROBED.thresholds.probes
         # Nobody holds a probe which the record does not know of, unless its answer is in the record or its lease lapsed.

@@ -29,7 +29,7 @@ def mesh() -> Iterator[Simulation]:
 def ask(mesh: Simulation, path: str = INFER, *, worker: int = 0, node: str = "10.0.0.1:80", status: int = 200, **headers: str) -> Any:
     """One request that ends with a status from a node, unless the filter answers it."""
     stream = mesh.request({":path": path, ":method": "POST", **headers}, body=b"{}", worker=worker)
-    if stream.local_response is None:
+    if not stream.answered_locally:
         stream.properties.update({b"upstream\0address": node.encode(), b"response\0code": status.to_bytes(8, "little")})
         stream.properties[b"response\0flags"] = bytes(8)
         stream.respond(status=status, body=b"{}")
@@ -127,7 +127,7 @@ def test_with_no_node_left_the_caller_is_told_when_to_come_back(mesh: Simulation
         for _ in range(6):
             ask(mesh, node=node, status=500)
     refused = ask(mesh)
-    assert refused.sent_upstream is None
+    assert not refused.reached_upstream
     assert refused.response.status == 503
     assert refused.response.headers["retry-after"] == b"30"
     assert refused.response.json()["error"].startswith("Model m is unavailable: 2 of 2 nodes are isolated")
@@ -144,6 +144,7 @@ def frame(message: bytes) -> bytes:
 def test_a_grpc_call_waits_for_the_name_of_its_model(mesh: Simulation) -> None:
     stream = mesh.open({":path": "/inference.GRPCInferenceService/ModelInfer", "content-type": "application/grpc", ":method": "POST"})
     assert stream.request_paused
+    assert isinstance(mesh.root, Guard)
     mesh.root.reads_messages = False
     other = mesh.open({":path": "/inference.GRPCInferenceService/ModelInfer", "content-type": "application/grpc", ":method": "POST"})
     assert not other.request_paused
@@ -160,7 +161,7 @@ def test_a_grpc_call_waits_for_the_name_of_its_model(mesh: Simulation) -> None:
     ],
 )
 def test_tags_and_rewrites(mesh: Simulation, path: str, headers: dict[str, str], goes_to: bytes, tag: bytes | None) -> None:
-    stream = ask(mesh, path, **headers)
+    stream = ask(mesh, path, **headers)  # type: ignore[arg-type]
     assert stream.sent_upstream.headers[":path"] == goes_to
     assert stream.sent_upstream.headers.get("x-routing") == tag
     assert stream.response.headers.get("x-routing") == tag

@@ -46,7 +46,6 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("-o", "--output", type=Path, required=True, metavar="FILTER.wasm", help="where the module is put")
     one.add_argument("-p", "--python-path", type=Path, action="append", default=[], metavar="DIR", help="more folders to import from")
     one.add_argument("--include", action="append", default=[], metavar="MODULE", help="a module that is imported only at run time")
-    one.add_argument("--no-trim", action="store_true", help="keep the whole interpreter, which takes twice as long to load")
     one.add_argument("--no-cache", action="store_true", help="build even if the same inputs were built before")
     one.add_argument("--cache", type=Path, metavar="DIR", help="where modules and tools are kept; by default ~/.cache/proxy-wasm")
     one.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
@@ -65,7 +64,6 @@ def _build(parsed: argparse.Namespace) -> None:
     options = Options(
         search=tuple(parsed.python_path),
         include=tuple(parsed.include),
-        trimmed=not parsed.no_trim,
         cached=not parsed.no_cache,
         cache=parsed.cache,
     )

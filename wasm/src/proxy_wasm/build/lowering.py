@@ -44,7 +44,7 @@ class Parts:
         """The instance of the core module of that name. Raises FormatError when there is not just one."""
         found = [number for number, instance in self.component.instances.items() if self.component.module_name(instance.of) == name]
         if len(found) != 1:
-            raise FormatError(f"the component has {len(found)} modules {name}, and should have one: is componentize-py of the pinned version?")
+            raise FormatError(f"the component has {len(found)} modules {name}, not one: is componentize-py of the pinned version?")
         return found[0]
 
     def module(self, name: str) -> Module:

@@ -21,7 +21,6 @@ from proxy_wasm.build.errors import FormatError
 from proxy_wasm.build.interface import WORLD, Callback, callbacks, hostcalls, world
 from proxy_wasm.build.lowering import Parts, lower
 from proxy_wasm.build.shim import exports
-from proxy_wasm.build.trim import trim
 from proxy_wasm.build.wasm import Module
 
 FACTS = "proxy-wasm-sdk"
@@ -39,8 +38,6 @@ class Options:
     """More folders in which modules are looked for."""
     include: tuple[str, ...] = ()
     """Modules that the filter imports only while it runs."""
-    trimmed: bool = True
-    """Whether areas of the interpreter that no filter reaches are left out."""
     cached: bool = True
     """Whether a module that was made of the same inputs before is taken."""
     cache: Path | None = None
@@ -53,7 +50,7 @@ def build(source: Path, output: Path, options: Options, tell: tools.Tell) -> boo
     cache = options.cache or tools.cache_folder()
     command = tools.componentize_py()
     binaryen = tools.binaryen(folder=cache / "tools", tell=tell)
-    digest = _digest(application, binaryen, options)
+    digest = _digest(application, binaryen)
     kept = cache / "modules" / f"{digest}.wasm"
     if options.cached and kept.exists():
         _place(kept, output)
@@ -65,12 +62,11 @@ def build(source: Path, output: Path, options: Options, tell: tools.Tell) -> boo
         component = _componentize(application, command, folder)
         tell(f"  interpreter and filter initialised ({time.monotonic() - began:.0f} s)")
         exported = callbacks(application.callbacks)
-        module = _core(component, exported, options, binaryen, folder)
+        module = _core(component, exported, binaryen, folder)
         facts = {
             "sdk": version("proxy-wasm-sdk"),
             "application": application.module,
             "inputs": digest,
-            "trimmed": options.trimmed,
             "tools": tools.versions(binaryen),
         }
         finished = Module.parse(module.read_bytes()).without_custom().with_custom(FACTS, json.dumps(facts).encode())
@@ -112,9 +108,7 @@ def _componentize(application: Application, command: list[str], folder: Path) ->
     interface.mkdir()
     (interface / "filter.wit").write_text(world(callbacks(application.callbacks)))
     (sources / f"{ENTRY}.py").write_text(_entry(application))
-    tools.run(
-        [*command, "-d", interface, "-w", WORLD, "componentize", "--stub-wasi", "-p", sources, ENTRY, "-o", component], folder=folder
-    )
+    tools.run([*command, "-d", interface, "-w", WORLD, "componentize", "--stub-wasi", "-p", sources, ENTRY, "-o", component], folder=folder)
     return component.read_bytes()
 
 
@@ -124,22 +118,18 @@ def _entry(application: Application) -> str:
     return text.replace("@MODULES@", repr([application.module])).replace("@HOSTCALLS@", repr(calls))
 
 
-def _core(component: bytes, exported: Sequence[Callback], options: Options, binaryen: tools.Binaryen, folder: Path) -> Path:
-    parts = Parts.of(component)
-    if options.trimmed:
-        parts = trim(parts)
-    lowered = lower(parts, exported, binaryen=binaryen, folder=folder)
-    passes = ["--duplicate-function-elimination"] if options.trimmed else []
-    return binaryen.optimize(lowered, folder / "core.wasm", *passes, "--remove-unused-module-elements")
+def _core(component: bytes, exported: Sequence[Callback], binaryen: tools.Binaryen, folder: Path) -> Path:
+    lowered = lower(Parts.of(component), exported, binaryen=binaryen, folder=folder)
+    return binaryen.optimize(lowered, folder / "core.wasm", "--duplicate-function-elimination", "--remove-unused-module-elements")
 
 
-def _digest(application: Application, binaryen: tools.Binaryen, options: Options) -> str:
+def _digest(application: Application, binaryen: tools.Binaryen) -> str:
     digest = hashlib.sha256()
     own = sorted(Path(str(resources.files("proxy_wasm.build"))).iterdir())
     inputs = {**application.files, **{f"build/{path.name}": path for path in own if path.is_file()}}
     for name, path in sorted(inputs.items()):
         digest.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
-    rest = [application.module, application.callbacks, tools.versions(binaryen), options.trimmed, sys.version_info[:2]]
+    rest = [application.module, application.callbacks, tools.versions(binaryen), sys.version_info[:2]]
     digest.update(json.dumps(rest).encode())
     return digest.hexdigest()[:24]
 
