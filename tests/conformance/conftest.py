@@ -17,7 +17,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def mesh(repository: Path) -> Iterator[Mesh]:
-    with Mesh(repository) as running:
+    with Mesh(repository, wasm=True) as running:
         yield running
 
 

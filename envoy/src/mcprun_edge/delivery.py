@@ -28,6 +28,8 @@ _log = logs.get_logger(__name__)
 _POLL_SECONDS = 0.2
 _LOAD_SECONDS = 60.0
 """How long Envoy may take to load a module: some seconds on an idle machine."""
+_DIGITS = 16
+"""Hexadecimal digits of a digest in the name of a module's copy."""
 _MAGIC = b"\0asm\x01\0\0\0"
 _WASM = "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm"
 
@@ -144,7 +146,7 @@ class Delivery:
             raise NotDelivered(f"the edge filter's module {source} cannot be read: {(error.strerror or '').lower()}") from error
         if not content.startswith(_MAGIC):
             raise NotDelivered(f"{source} is no WebAssembly module: expected a core module, got {content[:8]!r}")
-        digest = hashlib.sha256(content).hexdigest()[:16]
+        digest = hashlib.sha256(content).hexdigest()[:_DIGITS]
         copy = self._folder / f"{digest}.wasm"
         if not copy.exists():
             _replace(copy, content)
@@ -162,8 +164,8 @@ class Delivery:
             module=module.stem,
             version=version,
         )
-        for old in self._folder.glob("*.wasm"):
-            if old not in (module, self._wanted.module) and time.time() - old.stat().st_mtime > _LOAD_SECONDS:
+        for old in self._folder.glob(f"{'[0-9a-f]' * _DIGITS}.wasm"):
+            if old != module and time.time() - old.stat().st_mtime > _LOAD_SECONDS:
                 old.unlink(missing_ok=True)
         self._put({name: json.dumps({"version_info": version, "resources": [one]}).encode() for name, one in resources.items()})
 
@@ -171,7 +173,6 @@ class Delivery:
         """What Envoy was given is what it runs."""
         self._good = self._put_last
         self._wanted.keep()
-        self._seen = self._stamp()
         self._tell("applied")
 
     def _go_back(self) -> None:
@@ -179,7 +180,6 @@ class Delivery:
         if self._put_last != self._good:
             self._put(self._good)
         self._wanted.go_back()
-        self._seen = self._stamp()
 
     def _put(self, contents: dict[str, bytes]) -> None:
         self._put_last = contents
@@ -191,10 +191,11 @@ class Delivery:
         end = time.monotonic() + _LOAD_SECONDS
         while time.monotonic() < end:
             counts = await self._counts()
-            if counts is not None and counts.version == self._state.version:
-                return True
+            # In this order: when Envoy reads once more what it refused, it says that it has it.
             if counts is not None and counts.rejected > before.rejected:
                 return False
+            if counts is not None and counts.version == self._state.version:
+                return True
             await asyncio.sleep(0.05)
         raise NotDelivered(f"Envoy did not take it within {_LOAD_SECONDS:g} s")
 
@@ -216,7 +217,8 @@ class Delivery:
                 return None
             return status and (status.st_mtime_ns, status.st_ino, status.st_size)
 
-        return (self._wanted.request(), *(of(path) for path in (self._policy_path(), self._settings.policy, self._module_path())))
+        # What is wanted counts once its request is there, which is written last.
+        return self._wanted.request(), of(self._settings.policy), of(self._settings.filter_module or packaged_module())
 
     def _tell(self, outcome: Literal["applied", "rejected"], reason: str = "") -> None:
         values = {**asdict(self._state), "outcome": outcome, "reason": reason, "at_seconds": time.time()}
