@@ -105,7 +105,7 @@ def test_statistics_count_what_ran(client: triton.InferenceServerClient) -> None
     assert {model.name for model in client.get_inference_statistics().model_stats} >= {"mlp", "add_sub"}
 
 
-def test_named_versions_labels_and_the_canary_header(client: triton.InferenceServerClient) -> None:
+def test_named_versions_and_labels(client: triton.InferenceServerClient) -> None:
     data = np.ones((1, 4), np.float32)
 
     def run(**options: Any) -> tuple[float, str]:
@@ -115,9 +115,16 @@ def test_named_versions_labels_and_the_canary_header(client: triton.InferenceSer
     assert run() == (1.0, "1")
     assert run(model_version="2") == (2.0, "2")
     assert run(model_version="canary") == (2.0, "2")
-    assert run(headers={"x-routing": "v2-canary"}) == (2.0, "2")
     assert run(headers={"x-routing": "v2-canary"}, model_version="1") == (1.0, "1")
     assert run(headers={"x-routing": "something"}) == (1.0, "1")
+
+
+def test_a_canary_tag_counts_at_the_router_and_not_from_clients_of_the_edge(mesh: Mesh) -> None:
+    inputs = [infer_input("x", np.ones((1, 4), np.float32), "FP32")]
+    for target, version in ((mesh.grpc_target, "1"), (mesh.router_grpc, "2")):
+        with triton.InferenceServerClient(target) as client:
+            answer = client.infer("versions", inputs, headers={"x-routing": "v2-canary"}).get_response()
+            assert answer.model_version == version
 
 
 def test_requested_outputs_request_ids_and_parameters(client: triton.InferenceServerClient) -> None:

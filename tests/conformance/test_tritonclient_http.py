@@ -91,8 +91,14 @@ def test_versions_request_id_and_parameters(client: triton.InferenceServerClient
     assert result.get_response()["id"] == "r7"
     assert result.get_response()["model_version"] == "2"
     assert result.as_numpy("y")[0, 0] == 2
-    canary = client.infer("versions", [data], headers={"x-routing": "v2-canary"})
-    assert canary.get_response()["model_version"] == "2"
+
+
+def test_the_canary_is_reached_by_its_path_and_not_by_a_header(mesh: Mesh) -> None:
+    data = infer_input("x", np.ones((1, 4), np.float32), "FP32")
+    for prefix, version in (("", "1"), ("/api/v1", "1"), ("/api/v2", "2")):
+        with triton.InferenceServerClient(mesh.grpc_target + prefix) as client:
+            answer = client.infer("versions", [data], headers={"x-routing": "v2-canary"} if prefix != "/api/v2" else None)
+            assert answer.get_response()["model_version"] == version
 
 
 def test_classification(client: triton.InferenceServerClient) -> None:

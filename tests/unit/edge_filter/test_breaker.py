@@ -68,6 +68,19 @@ def test_the_sixth_failure_in_a_row_opens_and_the_fifth_does_not() -> None:
     assert (transition.text, transition.length, transition.generation) == ("6 failures in a row", 30_000, 1)
 
 
+def test_a_lone_node_is_isolated_for_less_since_nobody_else_can_take_its_requests() -> None:
+    for nodes, lengths in (([A], [1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]), ([A, B], [30_000, 60_000, 120_000])):
+        them = Fleet(Thresholds(lone_isolation_seconds=1), nodes)
+        now = T0
+        fail(them, A, now, 6)
+        for length in lengths:
+            assert them.transitions[-1].length == length
+            now += length
+            generation = them.claim(A, now, 1)
+            assert generation is not None
+            them.finish(A, now, 1, ok=False, generation=generation)
+
+
 def test_a_success_ends_a_row_of_failures() -> None:
     them = fleet()
     fail(them, A, T0, 5)

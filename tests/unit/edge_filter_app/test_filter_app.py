@@ -10,7 +10,10 @@ from mcprun_filter.app import Guard
 from proxy_wasm.testing import ConfigurationRefused, Simulation
 
 NODES = [{"name": "one", "addresses": ["10.0.0.1:80", "10.0.0.1:81"]}, {"name": "two", "addresses": ["10.0.0.2:80", "10.0.0.2:81"]}]
-CANARY = [{"name": "v2", "prefix": "/api/v2/", "rewrite": "/", "tag": "v2-canary"}, {"name": "v1", "prefix": "/api/v1/", "rewrite": "/"}]
+CANARY = [
+    {"name": "api-v2", "prefix": "/api/v2/", "rewrite": "/", "tag": "v2-canary"},
+    {"name": "api-v1", "prefix": "/api/v1/", "rewrite": "/"},
+]
 POLICY: dict[str, Any] = {"nodes": NODES, "canary": CANARY, "breaker": {"panic_ratio": 0}}
 INFER = "/v2/models/m/infer"
 

@@ -51,6 +51,9 @@ class Breaker(_Strict):
     max_isolation_seconds: Annotated[Number, Field(ge=0.1, le=86_400)] | None = Field(
         default=None, description="The longest isolation; 300"
     )
+    lone_isolation_seconds: Annotated[Number, Field(ge=0.1, le=86_400)] | None = Field(
+        default=None, description="The first isolation of a node that is the only one; doubled up to isolation_seconds; 1"
+    )
     probes: Annotated[Whole, Field(ge=1, le=16)] | None = Field(default=None, description="Probes under way at once; 3")
     probe_successes: Annotated[Whole, Field(ge=1, le=1000)] | None = Field(default=None, description="Good probes that end it; 3")
     probe_lease_seconds: Annotated[Number, Field(ge=0.1, le=3600)] | None = Field(
@@ -167,6 +170,9 @@ class EdgePolicy(_Strict):
     tenant_identity: TenantIdentity = Field(default_factory=TenantIdentity, description="How a request's tenant is known")
     tenants: Annotated[dict[TenantName, Tenant], Field(max_length=1000)] = Field(
         default_factory=dict, description="What single tenants have of their own"
+    )
+    shortest_deadline_seconds: Annotated[Number, Field(ge=0, le=3600)] = Field(
+        default=0.05, description="Timeouts of callers who allow less are not held against a node"
     )
     max_fleets: Annotated[Whole, Field(ge=1, le=4096)] = Field(
         default=512, description="The most models, times tenants and canary sides, that have breakers of their own"

@@ -47,6 +47,7 @@ class Thresholds:
     max_error_ratio: more than this share of failures opens, once the window holds `min_requests`.
     consecutive_failures: more than this many in a row opens at once.
     isolation_seconds: the first isolation; doubled at each repetition up to `max_isolation_seconds`.
+    lone_isolation_seconds: the first isolation of a node that has no other beside it, doubled up to `isolation_seconds`.
     probes: how many may be under way at once; `probe_successes` of them close; each is given up after `probe_lease_seconds`.
     max_isolated_ratio: the share of nodes that may be isolated. One always may, unless this is 0, which isolates nobody.
     panic_ratio: with fewer than this share of nodes usable all are used again; 0 turns it off. It needs two nodes or more.
@@ -59,6 +60,8 @@ class Thresholds:
         "isolation_ms",
         "isolation_seconds",
         "lease_ms",
+        "lone_isolation_ms",
+        "lone_isolation_seconds",
         "max_error_ratio",
         "max_isolated_ratio",
         "max_isolation_ms",
@@ -81,6 +84,7 @@ class Thresholds:
         consecutive_failures: int = 5,
         isolation_seconds: float = 30.0,
         max_isolation_seconds: float = 300.0,
+        lone_isolation_seconds: float | None = None,
         probes: int = 3,
         probe_successes: int = 3,
         probe_lease_seconds: float = 10.0,
@@ -93,6 +97,7 @@ class Thresholds:
         self.consecutive_failures = consecutive_failures
         self.isolation_seconds = isolation_seconds
         self.max_isolation_seconds = max_isolation_seconds
+        self.lone_isolation_seconds = isolation_seconds if lone_isolation_seconds is None else lone_isolation_seconds
         self.probes = probes
         self.probe_successes = probe_successes
         self.probe_lease_seconds = probe_lease_seconds
@@ -104,6 +109,7 @@ class Thresholds:
         self.panic_ppm = round(panic_ratio * 1_000_000)
         self.isolation_ms = max(1, round(isolation_seconds * 1000))
         self.max_isolation_ms = min(LARGEST_LENGTH, max(1, round(max_isolation_seconds * 1000)))
+        self.lone_isolation_ms = max(1, round(self.lone_isolation_seconds * 1000))
         self.lease_ms = max(1, round(probe_lease_seconds * 1000))
 
     def __eq__(self, other: object) -> bool:
@@ -116,9 +122,15 @@ class Thresholds:
         fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__ if not name.endswith(("_ms", "_ppm")))
         return f"Thresholds({fields})"
 
-    def isolation_length(self, count: int) -> int:
-        """Milliseconds of the `count`th isolation in a row; the first is 1."""
-        return min(self.isolation_ms << min(max(count, 1) - 1, GROWTH_LIMIT), self.max_isolation_ms)
+    def isolation_length(self, count: int, *, lone: bool = False) -> int:
+        """Milliseconds of the `count`th isolation in a row; the first is 1.
+
+        A lone node's are shorter: nobody else can take its requests, so each second that it is well again and still isolated is lost.
+        """
+        first, longest = self.isolation_ms, self.max_isolation_ms
+        if lone and self.lone_isolation_ms < first:
+            first, longest = self.lone_isolation_ms, min(self.isolation_ms, longest)
+        return min(first << min(max(count, 1) - 1, GROWTH_LIMIT), longest)
 
 
 class Transition:

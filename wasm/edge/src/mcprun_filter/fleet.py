@@ -305,7 +305,7 @@ class Fleet:
         if state == CLOSED or (state == OPEN and reason != PROBES_LOST):
             breaker.generation = (breaker.generation + 1) & LARGEST_COUNT
         if state == OPEN:
-            breaker.length = self.thresholds.isolation_length(breaker.count)
+            breaker.length = self.thresholds.isolation_length(breaker.count, lone=len(self.members) == 1)
         breaker.state = state
         breaker.reason = reason
         breaker.first = min(first, LARGEST_COUNT)

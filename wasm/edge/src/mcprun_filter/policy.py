@@ -21,8 +21,8 @@ ENVIRONMENTS = {"dev": (0.80, "debug"), "staging": (0.35, "info"), "prod": (0.15
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error", "critical")
 DEFAULT_GROUP = "default"
 DEFAULT_RULES = (
-    Rule("v2", b"v2-canary", PREFIX, value=b"/api/v2/", rewrite=b"/"),
-    Rule("v1", b"", PREFIX, value=b"/api/v1/", rewrite=b"/"),
+    Rule("api-v2", b"v2-canary", PREFIX, value=b"/api/v2/", rewrite=b"/"),
+    Rule("api-v1", b"", PREFIX, value=b"/api/v1/", rewrite=b"/"),
 )
 MAX_TENANTS = 1000
 MAX_RULES = 100
@@ -181,6 +181,7 @@ def _thresholds(own: Fields, inherited: dict[str, object], environment: str) -> 
     requests = fields.integer("min_requests", 20, 1, 1_000_000)
     consecutive = fields.integer("consecutive_failures", 5, 0, 1_000_000)
     isolation = fields.number("isolation_seconds", 30.0, 0.1, 86_400.0)
+    lone = fields.number("lone_isolation_seconds", min(1.0, isolation), 0.1, 86_400.0)
     longest = fields.number("max_isolation_seconds", max(300.0, isolation), 0.1, 86_400.0)
     thresholds = Thresholds(
         window_seconds=window,
@@ -189,6 +190,7 @@ def _thresholds(own: Fields, inherited: dict[str, object], environment: str) -> 
         consecutive_failures=consecutive,
         isolation_seconds=isolation,
         max_isolation_seconds=longest,
+        lone_isolation_seconds=lone,
         probes=fields.integer("probes", 3, 1, 16),
         probe_successes=fields.integer("probe_successes", 3, 1, 1000),
         probe_lease_seconds=fields.number("probe_lease_seconds", 10.0, 0.1, 3600.0),
