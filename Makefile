@@ -61,7 +61,7 @@ $(VENV)/.runtime: $(VENV)/.uv requirements/runtime.txt requirements/models.txt $
 
 FILTER := wasm/edge/src/mcprun_filter
 
-$(FILTER)/filter.wasm: $(VENV)/.runtime $(shell find wasm -name '*.py' -o -name '*.wit')
+$(FILTER)/filter.wasm: $(VENV)/.runtime $(shell find wasm -name '*.py' -o -name '*.py.txt' -o -name '*.wit')
 	@$(BIN)/proxy-wasm build $(FILTER)/app.py -o $@
 
 $(VENV)/.filter: $(FILTER)/filter.wasm

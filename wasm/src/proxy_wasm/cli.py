@@ -46,6 +46,8 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("-o", "--output", type=Path, required=True, metavar="FILTER.wasm", help="where the module is put")
     one.add_argument("-p", "--python-path", type=Path, action="append", default=[], metavar="DIR", help="more folders to import from")
     one.add_argument("--include", action="append", default=[], metavar="MODULE", help="a module that is imported only at run time")
+    one.add_argument("--keep-compiler", action="store_true", help="keep what compile, eval and exec of text need")
+    one.add_argument("--no-trim", action="store_true", help="keep all of the interpreter, which takes Envoy twice as long to load")
     one.add_argument("--no-cache", action="store_true", help="build even if the same inputs were built before")
     one.add_argument("--cache", type=Path, metavar="DIR", help="where modules and tools are kept; by default ~/.cache/proxy-wasm")
     one.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
@@ -64,6 +66,8 @@ def _build(parsed: argparse.Namespace) -> None:
     options = Options(
         search=tuple(parsed.python_path),
         include=tuple(parsed.include),
+        trimmed=not parsed.no_trim,
+        compiler=parsed.keep_compiler,
         cached=not parsed.no_cache,
         cache=parsed.cache,
     )

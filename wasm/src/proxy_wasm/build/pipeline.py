@@ -17,10 +17,12 @@ from pathlib import Path
 
 from proxy_wasm.build import tools
 from proxy_wasm.build.application import Application
+from proxy_wasm.build.areas import MODULES
 from proxy_wasm.build.errors import FormatError
 from proxy_wasm.build.interface import WORLD, Callback, callbacks, hostcalls, world
 from proxy_wasm.build.lowering import Parts, lower
 from proxy_wasm.build.shim import exports
+from proxy_wasm.build.trim import LIST, MESSAGE, trim
 from proxy_wasm.build.wasm import Module
 
 FACTS = "proxy-wasm-sdk"
@@ -38,6 +40,10 @@ class Options:
     """More folders in which modules are looked for."""
     include: tuple[str, ...] = ()
     """Modules that the filter imports only while it runs."""
+    trimmed: bool = True
+    """Whether what the filter cannot reach of the interpreter is cut."""
+    compiler: bool = False
+    """Whether `compile`, `eval` and `exec` of text are kept in a trimmed module."""
     cached: bool = True
     """Whether a module that was made of the same inputs before is taken."""
     cache: Path | None = None
@@ -50,7 +56,7 @@ def build(source: Path, output: Path, options: Options, tell: tools.Tell) -> boo
     cache = options.cache or tools.cache_folder()
     command = tools.componentize_py()
     binaryen = tools.binaryen(folder=cache / "tools", tell=tell)
-    digest = _digest(application, binaryen)
+    digest = _digest(application, options, binaryen)
     kept = cache / "modules" / f"{digest}.wasm"
     if options.cached and kept.exists():
         _place(kept, output)
@@ -59,14 +65,19 @@ def build(source: Path, output: Path, options: Options, tell: tools.Tell) -> boo
     with tempfile.TemporaryDirectory(prefix="proxy-wasm-") as temporary:
         folder = Path(temporary)
         began = time.monotonic()
-        component = _componentize(application, command, folder)
+        component = _componentize(application, options, command, folder)
         tell(f"  interpreter and filter initialised ({time.monotonic() - began:.0f} s)")
         exported = callbacks(application.callbacks)
-        module = _core(component, exported, binaryen, folder)
+        parts = Parts.of(component)
+        if options.trimmed:
+            parts, count = trim(parts, keep_compiler=options.compiler)
+            tell(f"  {count} functions of the interpreter cut")
+        module = _core(parts, exported, binaryen, folder)
         facts = {
             "sdk": version("proxy-wasm-sdk"),
             "application": application.module,
             "inputs": digest,
+            "trimmed": options.trimmed,
             "tools": tools.versions(binaryen),
         }
         finished = Module.parse(module.read_bytes()).without_custom().with_custom(FACTS, json.dumps(facts).encode())
@@ -99,7 +110,7 @@ def facts(module: Module) -> dict[str, object]:
     return told if isinstance(told, dict) else {}
 
 
-def _componentize(application: Application, command: list[str], folder: Path) -> bytes:
+def _componentize(application: Application, options: Options, command: list[str], folder: Path) -> bytes:
     sources, interface, component = folder / "sources", folder / "wit", folder / "component.wasm"
     for name, path in application.files.items():
         target = sources / name
@@ -107,29 +118,47 @@ def _componentize(application: Application, command: list[str], folder: Path) ->
         shutil.copyfile(path, target)
     interface.mkdir()
     (interface / "filter.wit").write_text(world(callbacks(application.callbacks)))
-    (sources / f"{ENTRY}.py").write_text(_entry(application))
+    (sources / f"{ENTRY}.py").write_text(_entry(application, options))
     tools.run([*command, "-d", interface, "-w", WORLD, "componentize", "--stub-wasi", "-p", sources, ENTRY, "-o", component], folder=folder)
     return component.read_bytes()
 
 
-def _entry(application: Application) -> str:
-    text = resources.files("proxy_wasm.build").joinpath("entry.py.txt").read_text()
+def _entry(application: Application, options: Options) -> str:
     calls = [(call.python_name, [(one.name.replace("-", "_"), one.type) for one in call.parameters]) for call in hostcalls().values()]
-    return text.replace("@MODULES@", repr([application.module])).replace("@HOSTCALLS@", repr(calls))
+    values = {
+        "@MODULES@": repr([application.module, *options.include]),
+        "@HOSTCALLS@": repr(calls),
+        "@CUTTABLE@": repr(tuple(MODULES)),
+        "@TRIMMED@": "" if options.trimmed else "# ",
+        "@LIST@": repr(LIST.decode()),
+        "@MESSAGE@": repr(MESSAGE),
+    }
+    text = resources.files("proxy_wasm.build").joinpath("entry.py.txt").read_text()
+    for mark, value in values.items():
+        text = text.replace(mark, value)
+    return text
 
 
-def _core(component: bytes, exported: Sequence[Callback], binaryen: tools.Binaryen, folder: Path) -> Path:
-    lowered = lower(Parts.of(component), exported, binaryen=binaryen, folder=folder)
+def _core(parts: Parts, exported: Sequence[Callback], binaryen: tools.Binaryen, folder: Path) -> Path:
+    lowered = lower(parts, exported, binaryen=binaryen, folder=folder)
     return binaryen.optimize(lowered, folder / "core.wasm", "--duplicate-function-elimination", "--remove-unused-module-elements")
 
 
-def _digest(application: Application, binaryen: tools.Binaryen) -> str:
+def _digest(application: Application, options: Options, binaryen: tools.Binaryen) -> str:
     digest = hashlib.sha256()
     own = sorted(Path(str(resources.files("proxy_wasm.build"))).iterdir())
     inputs = {**application.files, **{f"build/{path.name}": path for path in own if path.is_file()}}
     for name, path in sorted(inputs.items()):
         digest.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
-    rest = [application.module, application.callbacks, tools.versions(binaryen), sys.version_info[:2]]
+    rest = [
+        application.module,
+        application.callbacks,
+        options.trimmed,
+        options.compiler,
+        options.include,
+        tools.versions(binaryen),
+        sys.version_info[:2],
+    ]
     digest.update(json.dumps(rest).encode())
     return digest.hexdigest()[:24]
 

@@ -19,6 +19,10 @@ SECTIONS: Final = (
 )  # fmt: skip
 _CUSTOM, _TYPE, _IMPORT, _FUNCTION, _GLOBAL, _EXPORT, _START, _ELEMENT, _CODE, _DATA = 0, 1, 2, 3, 6, 7, 8, 9, 10, 11
 
+_END: Final = 0x0B
+_SUMS: Final = frozenset({0x6A, 0x6B, 0x6C, 0x7C, 0x7D, 0x7E})
+"""Additions, subtractions and products, which values of globals may be made of."""
+
 I32: Final = 0x7F
 I64: Final = 0x7E
 F32: Final = 0x7D
@@ -180,7 +184,7 @@ class Module:
         return None
 
     def constants(self) -> dict[int, int]:
-        """The values of its own globals of type i32 that are constants, by their numbers."""
+        """The values of its own globals of type i32 that are constants, by their numbers. Raises FormatError for values of other kinds."""
         reader = self._reader(_GLOBAL)
         values: dict[int, int] = {}
         if reader is None:
@@ -188,17 +192,19 @@ class Module:
         first = sum(item.kind == "global" for item in self.imports)
         for index in range(first, first + reader.unsigned()):
             reader.take(2)
-            opcode = reader.byte()
-            if opcode == 0x41:
-                values[index] = reader.signed()
-            elif opcode == 0x42:
-                reader.signed()
-            elif opcode == 0x23:
-                reader.unsigned()
-            else:
-                raise FormatError(f"a global's value begins with {opcode:#x}, which is not known here")
-            if reader.byte() != 0x0B:
-                raise FormatError("a global's value is no constant")
+            parts = 0
+            while (opcode := reader.byte()) != _END:
+                parts += 1
+                if opcode == 0x41:
+                    values[index] = reader.signed()
+                elif opcode == 0x42:
+                    reader.signed()
+                elif opcode == 0x23:
+                    reader.unsigned()
+                elif opcode not in _SUMS:
+                    raise FormatError(f"a global's value has the operation {opcode:#x}, which is not known here")
+            if parts != 1:
+                values.pop(index, None)
         return values
 
     # Changed copies
