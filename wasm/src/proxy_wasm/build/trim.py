@@ -8,6 +8,7 @@ dispatcher's guards handle like any other; it never ends the VM.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -20,14 +21,13 @@ from proxy_wasm.build.wasm import F32, F64, I32, I64, Module
 LIST: Final = b"proxy-wasm cut modules: "
 """What comes before the names of the modules that the filter did not import, in a line of the saved memory."""
 MESSAGE: Final = b"this part of Python was cut from the filter when it was built: see proxy-wasm build --help\0"
-_LINE_LIMIT: Final = 4096
+_LINE: Final = re.compile(re.escape(LIST) + rb"([A-Za-z0-9_,]*)\n")
 
 
 def trim(parts: Parts, *, keep_compiler: bool = False) -> tuple[Parts, int]:
     """The same parts with another interpreter, and how many of its functions were cut. Raises FormatError when it is not the known one."""
     interpreter, memory = parts.module(INTERPRETER), parts.module(MAIN)
-    line = _line(memory, LIST)
-    areas = [Area(name, MODULES[name]) for name in line.split(",") if name]
+    areas = [Area(name, MODULES[name]) for name in _cut_modules(memory)]
     areas += [*ALWAYS, *(() if keep_compiler else COMPILER)]
     message = memory.find(MESSAGE)
     if message is None:
@@ -88,13 +88,10 @@ class _Raising:
         return b"\x00" + self._raise + b"".join(answers[result] for result in results) + b"\x0b"
 
 
-def _line(memory: Module, start: bytes) -> str:
-    """The rest of the line of memory that starts so."""
+def _cut_modules(memory: Module) -> list[str]:
+    """The modules that the filter did not import. The words before them lie in the memory more than once; the line does once."""
     for segment in memory.segments:
-        place = segment.content.find(start)
-        if place >= 0:
-            found = segment.content[place + len(start) : place + _LINE_LIMIT]
-            end = found.find(b"\n")
-            if end >= 0:
-                return found[:end].decode()
+        found = _LINE.search(segment.content)
+        if found:
+            return [name for name in found[1].decode().split(",") if name]
     raise FormatError("the saved memory lacks the list of what the filter did not import")
