@@ -77,16 +77,18 @@ def _create(name: str) -> Any:
 
 
 def every_type() -> dict[str, int]:
-    """Does to every type that there is what does not end the interpreter by design: shows it, hashes it, makes one, reads all of it."""
-    todo, seen = [object], {object}
+    """Does to every type of Python's what should not end the interpreter: shows it, hashes it, makes one, reads all of it."""
+    todo, seen = [object], {id(object): object}
     while todo:
         for one in type.__subclasses__(todo.pop()):
-            if one not in seen:
-                seen.add(one)
+            if id(one) not in seen:
+                seen[id(one)] = one
                 todo.append(one)
     told: dict[str, int] = {"types": len(seen), "exceptions": 0, "answers": 0}
     arguments: tuple[tuple[Any, ...], ...] = ((), (1,), ("x",), (b"x",), ([],), (1, 2), (None, None, None), (gc,))
-    for one in sorted(seen, key=lambda one: (one.__module__, one.__qualname__)):
+    for one in sorted(seen.values(), key=lambda one: (one.__module__, one.__qualname__)):
+        if one.__module__.startswith("proxy_wasm"):
+            continue  # another dispatcher would replace the one that runs this
         for work in (
             lambda one=one: [repr(one), hash(one), one == 1, one.__doc__],
             lambda one=one: {name: getattr(one, name, None) for name in dir(one)},

@@ -15,6 +15,7 @@ from typing import Final
 from proxy_wasm.build.areas import ALWAYS, COMPILER, FUNCTIONS, MODULES, Area
 from proxy_wasm.build.errors import FormatError
 from proxy_wasm.build.leb128 import signed, unsigned
+from proxy_wasm.build.living import living
 from proxy_wasm.build.lowering import INTERPRETER, MAIN, Parts
 from proxy_wasm.build.wasm import F32, F64, I32, I64, Module
 
@@ -32,7 +33,8 @@ def trim(parts: Parts, *, keep_compiler: bool = False) -> tuple[Parts, int]:
     message = memory.find(MESSAGE)
     if message is None:
         raise FormatError("the saved memory lacks the message of what is cut")
-    cut = functions(interpreter, areas)
+    kept = living(parts)
+    cut = {place: minus_one for place, minus_one in functions(interpreter, areas).items() if place not in kept}
     raising = _Raising(interpreter, message)
     bodies = {place: raising.body(place, minus_one=minus_one) for place, minus_one in cut.items()}
     return parts.with_module(INTERPRETER, interpreter.with_bodies(bodies)), len(bodies)

@@ -207,6 +207,18 @@ class Module:
                 values.pop(index, None)
         return values
 
+    def own_elements(self) -> tuple[int, ...]:
+        """The places of its functions in the one segment of its table, in order. Raises FormatError when there are more, or of another kind."""
+        reader = self._reader(_ELEMENT)
+        if reader is None:
+            return ()
+        if (reader.unsigned(), reader.unsigned(), reader.byte()) != (1, 0, 0x23):
+            raise FormatError("the table's elements are not one segment whose place is told by a global")
+        reader.unsigned()
+        if reader.byte() != _END:
+            raise FormatError("the place of the table's elements is no constant")
+        return tuple(reader.unsigned() - self.imported_functions for _ in range(reader.unsigned()))
+
     # Changed copies
 
     def with_imports(self, imports: Iterable[Import]) -> Module:
