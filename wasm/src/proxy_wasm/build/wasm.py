@@ -208,7 +208,7 @@ class Module:
         return values
 
     def own_elements(self) -> tuple[int, ...]:
-        """The places of its functions in the one segment of its table, in order. Raises FormatError when there are more, or of another kind."""
+        """The places of its functions in the one segment of its table, in order. Raises FormatError if there is more, or another kind."""
         reader = self._reader(_ELEMENT)
         if reader is None:
             return ()
