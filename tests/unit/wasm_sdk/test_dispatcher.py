@@ -65,10 +65,9 @@ def test_a_factory_without_a_declared_class_has_all_of_streams_exported() -> Non
 
 def test_every_callback_of_the_abi_has_a_method_that_ignores_unknown_contexts() -> None:
     with Simulation(Plain) as host:
-        dispatcher = host.workers[0].dispatcher
         for name, arguments in CALLBACKS.items():
             if name != "on_context_create":
-                answer = getattr(dispatcher, name)(*[4711] * len(arguments))
+                answer = host.workers[0].machine.call(name, *[4711] * len(arguments))
                 assert (answer is not None) == (name in ANSWERING)
         assert not host.exceptions
 

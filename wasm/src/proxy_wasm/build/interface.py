@@ -81,14 +81,20 @@ class Hostcall:
         return "status" if self.result == "u32" else "value" if self.result == "u64" else self.result.partition("<")[0]
 
     @property
+    def answers(self) -> tuple[str, ...]:
+        """The types of what it answers besides the status."""
+        if self.form in ("status", "value"):
+            return (self.result,) if self.form == "value" else ()
+        inner = self.result.partition("<")[2][:-1]
+        fields = inner[len("tuple<") : -1].split(", ") if inner.startswith("tuple<") else inner.split(", ")
+        return tuple(fields[1:] if self.form == "tuple" else fields)
+
+    @property
     def outputs(self) -> tuple[int, ...]:
         """Where in the memory for the answer the host has to put each of its outputs."""
         if self.form in ("status", "value"):
             return ()
-        inner = self.result.partition("<")[2][:-1]
-        fields = inner[len("tuple<") : -1].split(", ") if inner.startswith("tuple<") else inner.split(", ")
-        if self.form == "tuple":
-            fields = fields[1:]  # the status is at 0, and is no output
+        fields = self.answers  # a tuple's status is at 0, and is no output
         offset = 8 if "u64" in fields else 4
         places = []
         for item in fields:

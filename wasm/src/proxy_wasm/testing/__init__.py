@@ -1,4 +1,4 @@
-"""Test filters: in process by `Simulation`, or built and in a real Envoy by `EnvoyFilter`, with the same tests."""
+"""Test filters: in process by `Simulation`, as a built module in it, or in a real Envoy by `EnvoyFilter`, with the same tests."""
 
 from proxy_wasm.testing.calls import SimulatedCall, SimulatedGrpcCall, SimulatedHttpCall
 from proxy_wasm.testing.exchange import (
@@ -7,10 +7,13 @@ from proxy_wasm.testing.exchange import (
     FilterUnderTest,
     LogLine,
     Message,
+    OnlyInProcess,
     OnlySimulated,
     OutgoingCall,
     RuleBroken,
+    Trapped,
 )
+from proxy_wasm.testing.machine import WasmModule
 from proxy_wasm.testing.simulation import Simulation
 from proxy_wasm.testing.streams import SimulatedStream
 from proxy_wasm.testing.worker import Worker
@@ -21,6 +24,7 @@ __all__ = [
     "FilterUnderTest",
     "LogLine",
     "Message",
+    "OnlyInProcess",
     "OnlySimulated",
     "OutgoingCall",
     "RuleBroken",
@@ -29,5 +33,7 @@ __all__ = [
     "SimulatedHttpCall",
     "SimulatedStream",
     "Simulation",
+    "Trapped",
+    "WasmModule",
     "Worker",
 ]

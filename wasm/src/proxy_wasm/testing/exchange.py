@@ -24,6 +24,14 @@ class ConfigurationRefused(Exception):
     """The filter answered its configuration with False, or raised; the text holds what it logged."""
 
 
+class OnlyInProcess(SkipTest):
+    """The filter runs as a module, whose objects cannot be reached. pytest and unittest skip a test that raises it."""
+
+
+class Trapped(AssertionError):
+    """The module trapped, which ends its virtual machine in Envoy."""
+
+
 class RuleBroken(AssertionError):
     """The filter, or the test, did what cannot work in Envoy."""
 

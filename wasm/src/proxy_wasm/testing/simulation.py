@@ -1,4 +1,4 @@
-"""A filter's classes in process: no WebAssembly, simulated time, any number of workers."""
+"""A filter's classes in process, or its built module in wasmtime: simulated time, any number of workers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from proxy_wasm.registry import registered
 from proxy_wasm.testing.calls import SimulatedCall, SimulatedGrpcCall, SimulatedHttpCall
 from proxy_wasm.testing.exchange import FilterUnderTest, HeaderInput, LogLine, RuleBroken, header_pairs, request_pairs
 from proxy_wasm.testing.host import ForeignFunction
+from proxy_wasm.testing.machine import Classes, Program, WasmModule
 from proxy_wasm.testing.streams import SimulatedStream
 from proxy_wasm.testing.worker import Worker
 from proxy_wasm.testing.world import NANOSECONDS, World
@@ -47,10 +48,11 @@ class SharedData:
 
 
 class Simulation(FilterUnderTest):
-    """Runs the filter that `root_type` is, or that was registered last, in `workers` workers.
+    """Runs the filter that `root_type` is, or that was registered last, in `workers` workers; or the built `module`, when it is given.
 
     Each worker has its own contexts; shared data, queues and metrics are common. What the filter keeps in its modules' globals is common
-    too, unlike in Envoy, where each worker has a copy of them. Raises `ConfigurationRefused` when the filter refuses its configuration.
+    too, unlike in Envoy and in a built module, where each worker has a copy of them. Raises `ConfigurationRefused` when the filter refuses
+    its configuration.
 
     `clusters` are those that calls can go to (any, when not given); `properties` what the host tells besides what comes of the request,
     by paths such as ("xds", "cluster_name"); `now` is where the clock starts, in seconds since the Unix epoch.
@@ -62,6 +64,7 @@ class Simulation(FilterUnderTest):
         self,
         root_type: type[RootContext] | None = None,
         *,
+        module: WasmModule | None = None,
         configuration: bytes | str = b"",
         vm_configuration: bytes | str = b"",
         workers: int = 1,
@@ -72,12 +75,10 @@ class Simulation(FilterUnderTest):
         log_level: LogLevel = LogLevel.TRACE,
         now: float = _START,
     ) -> None:
-        root = root_type or registered()
-        if root is None:
-            raise ValueError("no root class was given, and none is registered")
+        program = module or _classes(root_type)
         self._world = World(now=now, vm_id=vm_id, clusters=None if clusters is None else frozenset(clusters), log_level=log_level)
         encoded = encode_properties(properties or {})
-        self.workers = [Worker(self._world, number, root, encoded, dict(foreign_functions or {})) for number in range(workers)]
+        self.workers = [Worker(self._world, number, program, encoded, dict(foreign_functions or {})) for number in range(workers)]
         """In their order; `workers[n].root` is a worker's root context."""
         self.shared_data = SharedData(self._world)
         for worker in self.workers:
@@ -212,6 +213,13 @@ class Simulation(FilterUnderTest):
         """Resets what is under way and ends the root contexts."""
         for worker in self.workers:
             worker.stop()
+
+
+def _classes(root_type: type[RootContext] | None) -> Program:
+    root = root_type or registered()
+    if root is None:
+        raise ValueError("no root class and no module was given, and no class is registered")
+    return Classes(root)
 
 
 def encode_properties(properties: Mapping[tuple[str, ...], Property]) -> dict[bytes, bytes]:

@@ -6,12 +6,11 @@ from collections import deque
 from collections.abc import Callable
 
 from proxy_wasm.abi import BufferType
-from proxy_wasm.binding import bound
 from proxy_wasm.contexts import RootContext
-from proxy_wasm.dispatcher import Dispatcher
 from proxy_wasm.hostcalls import ANSWERING
 from proxy_wasm.testing.exchange import ConfigurationRefused
 from proxy_wasm.testing.host import ForeignFunction, SimulatedHost
+from proxy_wasm.testing.machine import Program
 from proxy_wasm.testing.streams import SimulatedStream
 from proxy_wasm.testing.world import World
 
@@ -25,7 +24,7 @@ class Worker:
         self,
         world: World,
         number: int,
-        root_type: type[RootContext],
+        program: Program,
         properties: dict[bytes, bytes],
         foreign_functions: dict[str, ForeignFunction],
     ) -> None:
@@ -34,12 +33,9 @@ class Worker:
         self.properties = properties
         self.streams: dict[int, SimulatedStream] = {}
         self.host = SimulatedHost(self, foreign_functions)
-        # The test's own random numbers are not for a filter to set.
-        self.dispatcher = Dispatcher(self.host, root_type, reseed=False)
-        bound.release()
+        self.machine = program.machine(self.host)
         self.root_id = 0
         """The root context that new streams belong to."""
-        self._exported = Dispatcher.callbacks(root_type)
         self._contexts = 0
         self._logged = 0
         self._roots: set[int] = set()
@@ -49,8 +45,8 @@ class Worker:
 
     @property
     def root(self) -> RootContext:
-        """The filter's own object."""
-        return self.dispatcher.roots[self.root_id]
+        """The filter's own object. Raises `OnlyInProcess` when it runs as a module."""
+        return self.machine.root(self.root_id)
 
     def start(self, vm_configuration: bytes, configuration: bytes) -> None:
         """Loads the filter."""
@@ -76,16 +72,14 @@ class Worker:
     def callback(self, name: str, *arguments: int) -> int:
         """Runs one callback of the filter, and what it asked for; what the filter does not export is answered as the host does."""
         answer = int(name in _SUCCESS)
-        if name in self._exported:
+        if name in self.machine.exported:
             self.world.enter()
-            self.dispatcher.bind()
             self.host.context_id = arguments[0]
             try:
-                result = getattr(self.dispatcher, name)(*arguments)
+                result = self.machine.call(name, *arguments)
             finally:
-                bound.release()
                 self.world.leave()
-            if name in ANSWERING:
+            if name in ANSWERING and result is not None:
                 answer = int(result)
         while self._after:
             self._after.popleft()()
