@@ -1,7 +1,7 @@
 """The command `proxy-wasm`.
 
 Exit codes: 0 done; 1 the build cannot go on; 2 wrong usage; 3 the filter's own code fails; 4 a tool is missing or fails; 5 a file is
-not the WebAssembly that it should be.
+not the WebAssembly that it should be; 6 a module cut by --profile fails its holdout.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from proxy_wasm.build import tools
 from proxy_wasm.build.errors import BuildError, FormatError
 from proxy_wasm.build.interface import ABI_MARKER
 from proxy_wasm.build.pipeline import Options, build, facts
+from proxy_wasm.build.recording import WARNING
 from proxy_wasm.build.wasm import Module
 
 
@@ -48,6 +49,12 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--include", action="append", default=[], metavar="MODULE", help="a module that is imported only at run time")
     one.add_argument("--keep-compiler", action="store_true", help="keep what compile, eval and exec of text need")
     one.add_argument("--no-trim", action="store_true", help="keep all of the interpreter, which takes Envoy twice as long to load")
+    one.add_argument(
+        "--profile",
+        type=Path,
+        metavar="EXERCISE.py",
+        help="cut all that its train functions do not run, if its hold functions then pass: smaller, and unsafe against clients",
+    )
     one.add_argument("--no-cache", action="store_true", help="build even if the same inputs were built before")
     one.add_argument("--cache", type=Path, metavar="DIR", help="where modules and tools are kept; by default ~/.cache/proxy-wasm")
     one.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
@@ -68,12 +75,15 @@ def _build(parsed: argparse.Namespace) -> None:
         include=tuple(parsed.include),
         trimmed=not parsed.no_trim,
         compiler=parsed.keep_compiler,
+        profile=parsed.profile,
         cached=not parsed.no_cache,
         cache=parsed.cache,
     )
     tell = _silent if parsed.quiet else _print
     made = build(parsed.source, parsed.output, options, tell)
     tell(f"{parsed.output} is {'made' if made else 'as it was built before'}")
+    if parsed.profile:
+        print(WARNING, file=sys.stderr)
 
 
 def _inspect(parsed: argparse.Namespace) -> None:

@@ -23,3 +23,9 @@ class FormatError(BuildError):
     """Bytes are not the WebAssembly that they should be, or not of the version that this build knows."""
 
     exit_code = 5
+
+
+class HoldoutFailed(BuildError):
+    """A module that was cut by a profile fails where it was not trained; nothing was written."""
+
+    exit_code = 6

@@ -21,6 +21,7 @@ from proxy_wasm.build.areas import MODULES
 from proxy_wasm.build.errors import FormatError
 from proxy_wasm.build.interface import WORLD, Callback, callbacks, hostcalls, world
 from proxy_wasm.build.lowering import Parts, lower
+from proxy_wasm.build.recording import Exercises, reduce
 from proxy_wasm.build.shim import exports
 from proxy_wasm.build.trim import LIST, MESSAGE, trim
 from proxy_wasm.build.wasm import Module
@@ -44,6 +45,8 @@ class Options:
     """Whether what the filter cannot reach of the interpreter is cut."""
     compiler: bool = False
     """Whether `compile`, `eval` and `exec` of text are kept in a trimmed module."""
+    profile: Path | None = None
+    """The exercise by which all is cut that it does not run; see `recording`."""
     cached: bool = True
     """Whether a module that was made of the same inputs before is taken."""
     cache: Path | None = None
@@ -52,6 +55,7 @@ class Options:
 
 def build(source: Path, output: Path, options: Options, tell: tools.Tell) -> bool:
     """Makes `output`. Whether it had to be made; False: it was in the cache. Raises BuildError."""
+    exercises = Exercises.load(options.profile) if options.profile else None
     application = Application.examine(source, search=options.search, include=options.include)
     cache = options.cache or tools.cache_folder()
     command = tools.componentize_py()
@@ -73,11 +77,15 @@ def build(source: Path, output: Path, options: Options, tell: tools.Tell) -> boo
             parts, count = trim(parts, keep_compiler=options.compiler)
             tell(f"  {count} functions of the interpreter cut")
         module = _core(parts, exported, binaryen, folder)
+        if exercises is not None:
+            module, count = reduce(module, exercises, binaryen, folder)
+            tell(f"  {count} functions that training did not run cut; {len(exercises.holdout)} of the holdout pass")
         facts = {
             "sdk": version("proxy-wasm-sdk"),
             "application": application.module,
             "inputs": digest,
             "trimmed": options.trimmed,
+            "profiled": exercises is not None,
             "tools": tools.versions(binaryen),
         }
         finished = Module.parse(module.read_bytes()).without_custom().with_custom(FACTS, json.dumps(facts).encode())
@@ -147,7 +155,11 @@ def _core(parts: Parts, exported: Sequence[Callback], binaryen: tools.Binaryen, 
 def _digest(application: Application, options: Options, binaryen: tools.Binaryen) -> str:
     digest = hashlib.sha256()
     own = sorted(Path(str(resources.files("proxy_wasm.build"))).iterdir())
-    inputs = {**application.files, **{f"build/{path.name}": path for path in own if path.is_file()}}
+    inputs = {
+        **application.files,
+        **({"profile": options.profile} if options.profile else {}),
+        **{f"build/{path.name}": path for path in own if path.is_file()},
+    }
     for name, path in sorted(inputs.items()):
         digest.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
     rest = [

@@ -17,7 +17,7 @@ KINDS: Final = ("function", "table", "memory", "global", "tag")
 SECTIONS: Final = (
     "custom", "type", "import", "function", "table", "memory", "global", "export", "start", "element", "code", "data", "data count", "tag",
 )  # fmt: skip
-_CUSTOM, _TYPE, _IMPORT, _FUNCTION, _GLOBAL, _EXPORT, _START, _ELEMENT, _CODE, _DATA = 0, 1, 2, 3, 6, 7, 8, 9, 10, 11
+_CUSTOM, _TYPE, _IMPORT, _FUNCTION, _MEMORY, _GLOBAL, _EXPORT, _START, _ELEMENT, _CODE, _DATA = 0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11
 
 _END: Final = 0x0B
 _SUMS: Final = frozenset({0x6A, 0x6B, 0x6C, 0x7C, 0x7D, 0x7E})
@@ -238,6 +238,23 @@ class Module:
             now = changed.get(place, body)
             items += [unsigned(len(now)), now]
         return self._with(_CODE, unsigned(len(self.bodies)) + b"".join(items))
+
+    @staticmethod
+    def after_locals(body: bytes, code: bytes) -> bytes:
+        """A function's body with code put before its own."""
+        reader = Reader(body)
+        for _ in range(reader.unsigned()):
+            reader.unsigned()
+            reader.byte()
+        return body[: reader.position] + code + body[reader.position :]
+
+    def with_second_memory(self, name: str, pages: int) -> Module:
+        """The same with one more memory of its own, exported. Raises FormatError when it has not just one."""
+        reader = self._reader(_MEMORY)
+        if reader is None or reader.unsigned() != 1:
+            raise FormatError("the module does not have one memory of its own")
+        exported = self.with_exports((*self.exports, Export(name, "memory", 1)))
+        return exported._with(_MEMORY, unsigned(2) + reader.data[reader.position : reader.end] + b"\0" + unsigned(pages))
 
     def with_segments(self, segments: Iterable[Segment]) -> Module:
         """The same with other content for memory."""

@@ -138,7 +138,8 @@ class WasmInstance:
         try:
             return function(self._store, *arguments)
         except (wasmtime.Trap, wasmtime.WasmtimeError) as error:
-            raise Trapped(f"{name}{arguments}: {error}") from error
+            reason = str(error).rstrip().rpartition("\n")[2].strip()
+            raise Trapped(f"the module trapped in {name}{arguments}: {reason}") from error
 
     def memory(self, name: str = "memory") -> bytes:
         """A copy of one of its memories."""
