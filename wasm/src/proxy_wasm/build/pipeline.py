@@ -100,6 +100,12 @@ def build(source: Path, output: Path, options: Options, tell: tools.Tell) -> boo
     return True
 
 
+def componentize(source: Path, options: Options, folder: Path) -> bytes:
+    """The first step alone: the component that componentize-py makes of a filter, with nothing cut. Raises BuildError."""
+    application = Application.examine(source, search=options.search, include=options.include)
+    return _componentize(application, options, tools.componentize_py(), folder)
+
+
 def check(module: Module, exported: Sequence[Callback]) -> None:
     """Raises FormatError when Envoy would not load the module: it exports too little, or needs what Envoy does not have."""
     known = {("env", call.environment_name) for call in hostcalls().values()} | _PROVIDED

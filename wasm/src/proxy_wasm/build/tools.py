@@ -78,6 +78,11 @@ class Binaryen:
         self._run("wasm-opt", module, "-o", output, *_JOINING, *passes, *(_names(names) or ("--strip-debug",)))
         return output
 
+    def disassemble(self, module: Path, output: Path) -> Path:
+        """WebAssembly's binary format to its text."""
+        self._run("wasm-dis", module, "-o", output, *_JOINING)
+        return output
+
     def validate(self, module: Path) -> None:
         """Raises ToolError when the module is not valid with what V8 has switched on by default."""
         self._run("wasm-opt", module, *_JOINING)

@@ -28,16 +28,21 @@ _LINE: Final = re.compile(re.escape(LIST) + rb"([A-Za-z0-9_,]*)\n")
 def trim(parts: Parts, *, keep_compiler: bool = False) -> tuple[Parts, int]:
     """The same parts with another interpreter, and how many of its functions were cut. Raises FormatError when it is not the known one."""
     interpreter, memory = parts.module(INTERPRETER), parts.module(MAIN)
-    areas = [Area(name, MODULES[name]) for name in _cut_modules(memory)]
-    areas += [*ALWAYS, *(() if keep_compiler else COMPILER)]
     message = memory.find(MESSAGE)
     if message is None:
         raise FormatError("the saved memory lacks the message of what is cut")
-    kept = living(parts)
-    cut = {place: minus_one for place, minus_one in functions(interpreter, areas).items() if place not in kept}
+    cut = cuttable(parts, keep_compiler=keep_compiler)
     raising = _Raising(interpreter, message)
     bodies = {place: raising.body(place, minus_one=minus_one) for place, minus_one in cut.items()}
     return parts.with_module(INTERPRETER, interpreter.with_bodies(bodies)), len(bodies)
+
+
+def cuttable(parts: Parts, *, keep_compiler: bool = False) -> dict[int, bool]:
+    """The functions that `trim` cuts, by their places in the module, and of each whether it reports exceptions by -1."""
+    areas = [Area(name, MODULES[name]) for name in _cut_modules(parts.module(MAIN))]
+    areas += [*ALWAYS, *(() if keep_compiler else COMPILER)]
+    kept = living(parts)
+    return {place: minus_one for place, minus_one in functions(parts.module(INTERPRETER), areas).items() if place not in kept}
 
 
 def functions(interpreter: Module, areas: list[Area]) -> dict[int, bool]:
