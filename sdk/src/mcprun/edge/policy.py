@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
-from mcprun.document import ConfigError, read
+from mcprun.document import ConfigError, Location, read, shown
 from mcprun.mistakes import Mistake, validate
 from mcprun.model.fields import Flag, Number, Whole
 
@@ -25,7 +25,16 @@ Label = Annotated[str, Field(strict=True, pattern=_LABEL_PATTERN)]
 Header = Annotated[str, Field(strict=True, pattern=_HEADER_PATTERN)]
 PathPrefix = Annotated[str, Field(strict=True, pattern=r"^/[^\x00-\x1f\x7f]*$", max_length=1024)]
 Plain = Annotated[str, Field(strict=True, pattern=_PLAIN_PATTERN, max_length=1024)]
+Uri = Annotated[str, Field(strict=True, pattern=r"^[^\x00-\x1f\x7f,]+$", max_length=1024)]
 Environment = Literal["dev", "staging", "prod"]
+_ISOLATION_SECONDS = 30.0
+
+
+def _no_equal(value: Any, info: ValidationInfo) -> Any:
+    """Refuses 1 for true and true for 1: they are equal in Python, and the filter tells them apart."""
+    if value in (0, 1) and isinstance(value, bool) == (info.field_name == "version"):
+        raise Mistake("1" if info.field_name == "version" else "true")
+    return value
 
 
 class _Strict(BaseModel):
@@ -66,12 +75,9 @@ class Breaker(_Strict):
         default=None, description="With fewer than this share of nodes usable all are used; 0: never; 0.5"
     )
 
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        first, longest = self.isolation_seconds or 30.0, self.max_isolation_seconds
-        if longest is not None and longest < first:
-            raise Mistake(f"isolation_seconds, {first:g}, or more", f"{longest:g}", below=("max_isolation_seconds",))
-        return self
+    def inherited_by(self, own: "Breaker") -> "Breaker":
+        """What is said in `own`, and from here what is not."""
+        return self.model_copy(update=own.model_dump(exclude_none=True))
 
 
 class Match(_Strict):
@@ -80,7 +86,7 @@ class Match(_Strict):
     name: Header = Field(description="The header's name")
     exact: Plain | None = Field(default=None, description="Its whole value")
     prefix: Annotated[Plain, Field(min_length=1)] | None = Field(default=None, description="How its value begins")
-    present: Literal[True] | None = Field(default=None, description="It may have any value")
+    present: Annotated[Literal[True], BeforeValidator(_no_equal)] | None = Field(default=None, description="It may have any value")
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -108,13 +114,15 @@ class CanaryRule(_Strict):
     def _consistent(self) -> Self:
         _exactly_one(self, "prefix", "header", "metadata", "percent")
         if self.rewrite is not None and self.prefix is None:
-            raise Mistake("nothing: only rules by prefix rewrite", below=("rewrite",))
+            raise Mistake("nothing: only rules by prefix rewrite", shown(self.rewrite), below=("rewrite",))
         if self.tag is None and self.prefix is None:
             raise Mistake("a tag: only rules by prefix do without one", "nothing", below=("tag",))
         if (self.key == "header") != (self.key_header is not None):
-            raise Mistake("key_header exactly when key is header", below=("key_header",))
+            raise Mistake("a header's name exactly when key is header", shown(self.key_header), below=("key_header",))
         if self.percent is None and (self.key or self.salt):
-            raise Mistake("nothing: only rules by percent have a key and a salt", below=("key" if self.key else "salt",))
+            raise Mistake(
+                "nothing: only rules by percent have a key and a salt", shown(self.key or self.salt), below=("key" if self.key else "salt",)
+            )
         return self
 
 
@@ -142,7 +150,7 @@ class TenantIdentity(_Strict):
     """How a request's tenant is known."""
 
     header: Header = Field(default="x-tenant", description="The header that names the tenant")
-    uri_sans: dict[Annotated[Plain, Field(min_length=1)], Label] = Field(
+    uri_sans: dict[Uri, Label] = Field(
         default_factory=dict, description="URI SANs of client certificates (mTLS) and their tenants; they outweigh the header"
     )
 
@@ -157,7 +165,7 @@ def _default_rules() -> list[CanaryRule]:
 class EdgePolicy(_Strict):
     """The policy of the edge filter."""
 
-    version: Literal[1] = Field(default=1, description="The version of this format")
+    version: Annotated[Literal[1], BeforeValidator(_no_equal)] = Field(default=1, description="The version of this format")
     environment: Environment | None = Field(default=None, description="Picks the defaults; by default the edge's own environment")
     log_level: Literal["trace", "debug", "info", "warn", "error", "critical"] | None = Field(
         default=None, description="The least severe lines of the filter; by environment debug, info, warn"
@@ -177,6 +185,18 @@ class EdgePolicy(_Strict):
     max_fleets: Annotated[Whole, Field(ge=1, le=4096)] = Field(
         default=512, description="The most models, times tenants and canary sides, that have breakers of their own"
     )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _ordered(self.breaker, self.breaker, ("breaker",))
+        for name, tenant in self.tenants.items():
+            own = tenant.breaker or (Breaker() if tenant.environment else None)
+            if own is not None:
+                _ordered(self.breaker.inherited_by(own), own, ("tenants", name, "breaker"))
+        for uri, name in self.tenant_identity.uri_sans.items():
+            if name not in self.tenants:
+                raise Mistake("one of the names in tenants", repr(name), below=("tenant_identity", "uri_sans", uri))
+        return self
 
     def values(self) -> dict[str, Any]:
         """As the filter takes it."""
@@ -207,6 +227,17 @@ def schema_text() -> str:
     """The JSON schema of the policy, for editors and other tools."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA, **EdgePolicy.model_json_schema()}
     return json.dumps(schema, indent=2) + "\n"
+
+
+def _ordered(breaker: Breaker, written: Breaker, location: Location) -> None:
+    """Refuses a first isolation that is longer than the longest. `written`: the part of it that stands at that location."""
+    longest = breaker.max_isolation_seconds
+    first = _ISOLATION_SECONDS if breaker.isolation_seconds is None else breaker.isolation_seconds
+    if longest is None or longest >= first:
+        return
+    if written.max_isolation_seconds is not None:
+        raise Mistake(f"isolation_seconds, {first:g}, or more", f"{longest:g}", below=(*location, "max_isolation_seconds"))
+    raise Mistake(f"at most max_isolation_seconds, {longest:g}", f"{first:g}", below=(*location, "isolation_seconds"))
 
 
 def _exactly_one(model: BaseModel, *names: str) -> None:

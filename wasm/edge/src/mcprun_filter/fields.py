@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 32
 MAX_SIZE = 4 * 1024 * 1024
-_TOKEN_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789!#$%&'*+-.^_`|~")
+_TOKEN_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!#$%&'*+-.^_`|~")
 
 
 def fail(path: str, expected: str, came: object) -> NoReturn:
@@ -176,7 +176,7 @@ class Fields:
         value = self._take(key)
         if value is None and default is not None:
             return default
-        if not isinstance(value, str) or not 0 < len(value) <= 128 or not _TOKEN_CHARACTERS.issuperset(value.lower()):
+        if not isinstance(value, str) or not 0 < len(value) <= 128 or not _TOKEN_CHARACTERS.issuperset(value):
             fail(self.below(key), "a header's name", value)
         return value.lower().encode()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from mcprun_filter.breaker import Thresholds
 from mcprun_filter.fields import Fields, fail, is_plain, load
 from mcprun_filter.fleet import MAX_NODE_NAME, MAX_NODES, Circuit
-from mcprun_filter.routing import EXACT, HEADER_PREFIX, PERCENT, PREFIX, PRESENT, Rule, Rules
+from mcprun_filter.routing import EXACT, HEADER_PREFIX, NAME_BYTES, PERCENT, PREFIX, PRESENT, Rule, Rules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -230,8 +230,8 @@ def _identification(fields: Fields) -> tuple[bytes, dict[bytes, str]]:
     identities: dict[bytes, str] = {}
     mapping = fields.object("uri_sans")
     for uri in mapping.names():
-        if not is_plain(uri) or "," in uri:
-            fail(mapping.path, "URIs as keys", uri)
+        if not 0 < len(uri) <= 1024 or not is_plain(uri) or "," in uri:
+            fail(mapping.path, "URIs as keys, of 1 to 1024 characters without a comma", uri)
         identities[uri.encode()] = mapping.text(uri, None, 1, 63)
     mapping.done()
     fields.done()
@@ -270,7 +270,7 @@ def _rules(parent: Fields, *, trust: bool) -> Rules:
         name = fields.text("name", f"rule-{index}", 1, 63)
         if not _named(name, 63):
             fail(fields.below("name"), "letters, digits, '.', '_' and '-'", name)
-        tag = fields.text("tag", "", 0, 63)
+        tag = fields.text("tag", None, 1, 63) if fields.has("tag") else ""
         if tag and not _named(tag, 63):
             fail(fields.below("tag"), "letters, digits, '.', '_' and '-'", tag)
         rules.append(_rule(fields, name, tag.encode()))
@@ -318,4 +318,4 @@ def _rule(fields: Fields, name: str, tag: bytes) -> Rule:
 
 
 def _named(text: str, longest: int, extra: str = "") -> bool:
-    return 0 < len(text) <= longest and all(("a" <= c.lower() <= "z") or ("0" <= c <= "9") or c in "._-" or c in extra for c in text)
+    return 0 < len(text) <= longest and text.isascii() and not text.encode().translate(None, NAME_BYTES + extra.encode())

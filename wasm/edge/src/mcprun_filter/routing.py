@@ -19,7 +19,7 @@ MAX_TAG = 63
 PARTS = 1_000_000
 """How finely a share of requests can be given: in parts of a million."""
 
-_NAME_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
+NAME_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
 _MASK = 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -139,7 +139,7 @@ def split_query(path: bytes) -> tuple[bytes, bytes]:
 
 def is_tag(tag: bytes) -> bool:
     """Whether that can be a tag: letters, digits, `.`, `_` and `-`, 63 of them at most."""
-    return 0 < len(tag) <= MAX_TAG and not tag.translate(None, _NAME_BYTES)
+    return 0 < len(tag) <= MAX_TAG and not tag.translate(None, NAME_BYTES)
 
 
 def part_of(salt: bytes, key: bytes) -> int:
