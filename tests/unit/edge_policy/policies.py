@@ -59,9 +59,7 @@ def rules() -> st.SearchStrategy[dict[str, Any]]:
         st.fixed_dictionaries({"prefix": PATHS}, optional={**named, "tag": LABELS, "rewrite": PATHS}),
         st.fixed_dictionaries({"header": matches(), "tag": LABELS}, optional=named),
         st.fixed_dictionaries({"metadata": matches(), "tag": LABELS}, optional=named),
-        st.fixed_dictionaries(
-            {"percent": share, "tag": LABELS}, optional={**named, "key": st.sampled_from(["tenant", "path"]), "salt": salt}
-        ),
+        st.fixed_dictionaries({"percent": share, "tag": LABELS}, optional=keyed),
         st.fixed_dictionaries({"percent": share, "tag": LABELS, "key": st.just("header"), "key_header": HEADERS}, optional={"salt": salt}),
     )
 
