@@ -63,14 +63,20 @@ class Delivery:
         self._seen: tuple[object, ...] = ()
         self._state = DeliveryState()
         self._good: dict[str, bytes] = {}
+        self._good_module = ""
+        self._unanswered = ""
         self._put_last: dict[str, bytes] = {}
 
     def prepare(self) -> None:
         """Writes the file for Envoy before it starts. Raises NotDelivered."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        # What a process before this one was given and Envoy took counts until it is taken back.
+        # What a process before this one was given and Envoy took counts until it is taken back. What it was asked for and did not
+        # answer does not: who asked is told so.
+        last = DeliveryState.read(self._folder)
         self._wanted.go_back()
         self._seen = self._stamp()
+        if last is None or last.request != self._request:
+            self._unanswered = self._request
         self._write(*self._load())
 
     async def confirm(self, admin: Admin | None) -> None:
@@ -84,6 +90,8 @@ class Delivery:
                 f"Envoy refuses the edge filter {self._module_path()}: its log says why; without it the mesh runs with --no-wasm"
             )
         self._keep()
+        if self._unanswered:
+            self._tell("rejected", "the edge was started anew before it took it; apply it again")
 
     async def watch(self) -> None:
         """Delivers each change, for ever. What cannot be had is told, and what ran before goes on."""
@@ -95,10 +103,14 @@ class Delivery:
             self._seen = stamp
             try:
                 await self._change()
-            except NotDelivered as error:
+            except (NotDelivered, OSError) as error:
                 _log.error("the edge filter is not changed", reason=str(error))
-                self._go_back()
-                self._tell("rejected", str(error))
+                try:
+                    self._go_back()
+                    self._tell("rejected", str(error))
+                except OSError as another:
+                    # A full disk, say. Envoy goes on with what it has, and so does the edge.
+                    _log.error("nobody can be told of it", reason=str(another))
 
     async def _change(self) -> None:
         policy, module = await asyncio.to_thread(self._load)
@@ -110,8 +122,7 @@ class Delivery:
         _log.info("the edge filter is changed", policy=self._state.policy, module=self._state.module)
 
     def _load(self) -> tuple[dict[str, Any], Path]:
-        wanted = self._wanted.request()
-        self._state = DeliveryState(request=wanted)
+        self._state = DeliveryState(request=self._request)
         path = self._policy_path()
         try:
             policy = load_policy(path) if path is not None else None
@@ -121,6 +132,11 @@ class Delivery:
             compiled(policy, environment=self._settings.environment, nodes=self._nodes(), node_header=NODE_HEADER),
             self._module(),
         )
+
+    @property
+    def _request(self) -> str:
+        """The request that is answered next: one that comes meanwhile is seen after it."""
+        return str(self._seen[0]) if self._seen else ""
 
     def _nodes(self) -> dict[str, list[str]]:
         routers = self._settings.routers
@@ -165,13 +181,14 @@ class Delivery:
             version=version,
         )
         for old in self._folder.glob(f"{'[0-9a-f]' * _DIGITS}.wasm"):
-            if old != module and time.time() - old.stat().st_mtime > _LOAD_SECONDS:
+            if old != module and old.stem != self._good_module and time.time() - old.stat().st_mtime > _LOAD_SECONDS:
                 old.unlink(missing_ok=True)
         self._put({name: json.dumps({"version_info": version, "resources": [one]}).encode() for name, one in resources.items()})
 
     def _keep(self) -> None:
         """What Envoy was given is what it runs."""
         self._good = self._put_last
+        self._good_module = self._state.module
         self._wanted.keep()
         self._tell("applied")
 

@@ -34,12 +34,17 @@ class DeliveryState:
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """What stands in the folder; None before anything was delivered."""
+        """What stands in the folder; None before anything was delivered, and when an edge of another version says what is no state."""
         try:
             values = json.loads((folder / STATE_FILE).read_bytes())
         except (OSError, ValueError):
             return None
-        return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
+        if not isinstance(values, dict):
+            return None
+        known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
+        if any(not isinstance(value, (int, float) if name == "at_seconds" else str) for name, value in known.items()):
+            return None
+        return cls(**known)
 
 
 class Wanted:
