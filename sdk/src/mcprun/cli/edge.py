@@ -11,7 +11,7 @@ from mcprun.cli.failure import CommandFailed, ExitCode
 from mcprun.cli.mesh_client import running
 from mcprun.cli.output import console, duration, print_json, print_table
 from mcprun.document import ConfigError
-from mcprun.edge.breakers import EdgeStatus, NodeBreaker, NoStatus, ask
+from mcprun.edge.breakers import EdgeStatus, NodeBreaker, NoStatus, NothingAnswers, ask
 from mcprun.edge.delivery import FILTER_FOLDER, DeliveryState, Wanted, outcome
 from mcprun.edge.policy import load_policy
 from mcprun.supervisor.folders import FolderError, RunFolders, run_folders
@@ -64,7 +64,8 @@ def status(folder: Path, *, address: str | None, as_json: bool) -> None:
     try:
         told = ask(address or _folders(folder).socket("edge-status"))
     except NoStatus as error:
-        raise CommandFailed(ExitCode.UNREACHABLE, str(error), "Was the mesh started with --no-wasm?") from error
+        why = ("Was the mesh started with --no-wasm?",) if run and isinstance(error, NothingAnswers) else ()
+        raise CommandFailed(ExitCode.UNREACHABLE, str(error), *why) from error
     delivered = DeliveryState.read(run.edge_runtime / FILTER_FOLDER) if run else None
     if as_json:
         print_json({**told.model_dump(), "delivery": asdict(delivered) if delivered else None})

@@ -13,6 +13,10 @@ class NoStatus(Exception):
     """The edge filter cannot be asked; the message says why."""
 
 
+class NothingAnswers(NoStatus):
+    """Nobody is there."""
+
+
 class NodeBreaker(BaseModel):
     """The breaker of one node, for one model, tenant and canary side."""
 
@@ -65,10 +69,12 @@ def ask(address: str) -> EdgeStatus:
         with httpx.Client(transport=transport, timeout=_SECONDS, trust_env=False) as client:
             answer = client.get("http://edge/" if path is not None else f"http://{address}/")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise NoStatus(f"nothing answers at {address}: {error}") from error
+        raise NothingAnswers(f"nothing answers at {address}: {error}") from error
     if answer.status_code != httpx.codes.OK:
         raise NoStatus(f"{address} answers with HTTP status {answer.status_code}: {answer.text[:200]}")
     try:
         return EdgeStatus.model_validate_json(answer.content)
     except ValidationError as error:
-        raise NoStatus(f"{address} answers what is no status: {error.errors()[0]['msg']}") from error
+        first = error.errors(include_input=False, include_url=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        raise NoStatus(f"{address} answers what is no status of this version: {field + ': ' if field else ''}{first['msg']}") from error
