@@ -197,3 +197,21 @@ def test_a_wrong_configuration_is_refused_and_changes_nothing(wrong: bytes) -> N
         with pytest.raises(ConfigurationRefused):
             mesh.configure(wrong)
         assert ask(mesh, "/api/v2/v1/infer").sent_upstream.headers["x-routing"] == b"v2-canary"
+
+
+def test_names_that_clients_choose_do_not_grow_the_metrics() -> None:
+    with Simulation(Guard, configuration=configuration(max_fleets=4, trust_client_routing=True), workers=2) as host:
+        for number in range(40):
+            for worker in (0, 1):
+                for status in (200, 500):
+                    ask(host, f"/v2/models/m{number}/infer", worker=worker, status=status, **{"x-routing": f"tag{number}"})
+            host.advance(1)
+        shown = [name for name in host.metrics if name.endswith("mcprun_edge_breaker_state")]
+        assert 5 <= len(shown) <= 2 * 5  # four fleets and the one of all others, with two nodes at most
+        assert any("model=.=*" in name for name in shown)
+        assert sum("tag39" in name for name in host.metrics) == 0
+        assert host.metric("rule=.=client;.;tag=.=*;.;mcprun_edge_tagged_requests_total") == 160
+        assert not host.exceptions
+        for each in host.workers:
+            assert isinstance(each.root, Guard)
+            assert len(each.root._circuits) <= 5

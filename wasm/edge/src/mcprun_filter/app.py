@@ -15,9 +15,9 @@ from mcprun_filter.fleet import Choice, Circuit, Fleet
 from mcprun_filter.model_name import NEED_MORE, UNKNOWN, from_message, from_path, in_message
 from mcprun_filter.policy import Policy, Tenant, fleet_name
 from mcprun_filter.refusals import is_grpc, refuse
-from mcprun_filter.routing import Decision
+from mcprun_filter.routing import CLIENT, Decision
 from mcprun_filter.status import report
-from mcprun_filter.store import Fleets
+from mcprun_filter.store import OVERFLOW, Fleets
 from mcprun_filter.tally import Tally
 from mcprun_filter.topology import Topology
 from mcprun_filter.traffic import is_guarded
@@ -133,7 +133,8 @@ class Stream(HttpContext["Guard"]):
         if decision.tag:
             if decision.tag != client_tag:
                 headers[header] = decision.tag
-            meters.TAGS.labels(decision.rule, decision.tag.decode("latin-1")).increment()
+            # Tags of clients are theirs to choose, and Envoy never forgets a metric.
+            meters.TAGS.labels(decision.rule, "*" if decision.rule == CLIENT else decision.tag.decode("latin-1")).increment()
         elif client_tag is not None:
             headers.remove(header)
         if decision.rewritten:
@@ -156,7 +157,7 @@ class Stream(HttpContext["Guard"]):
         now = _now()
         choice = fleet.choose(now)
         if choice.panic:
-            meters.PANICS.labels(*fleet_name(circuit.key)).increment()
+            meters.PANICS.labels(*root.labels(circuit)).increment()
         for node in choice.probing:
             if root.topology.addresses(node) and self._claim(circuit, node, now):
                 self._send_to(node)
@@ -177,7 +178,7 @@ class Stream(HttpContext["Guard"]):
         if not update.stored or not isinstance(update.value, int):
             return False
         self._probe = (node, token, update.value)
-        meters.PROBES.labels(*fleet_name(circuit.key), node.decode("latin-1")).increment()
+        meters.PROBES.labels(*self.root.labels(circuit), node.decode("latin-1")).increment()
         return True
 
     def _send_to(self, *nodes: bytes) -> None:
@@ -185,10 +186,10 @@ class Stream(HttpContext["Guard"]):
         self.request_headers[self.root.policy.node_header] = b",".join(address for node in nodes for address in topology.addresses(node))
 
     def _refuse(self, circuit: Circuit, choice: Choice, model: bytes) -> Action:
-        headers = self.request_headers
+        root, headers = self.root, self.request_headers
         refusal = refuse(choice, model=model, content_type=headers.get("content-type"), accept=headers.get("accept"))
         self._refused = True
-        meters.REFUSALS.labels(*fleet_name(circuit.key)).increment()
+        meters.REFUSALS.labels(*root.labels(circuit)).increment()
         self.send_local_response(
             refusal.status,
             body=refusal.body,
@@ -298,6 +299,7 @@ class Guard(RootContext):
         self.topology = Topology(self.policy)
         self._circuits: dict[bytes, Circuit] = {}
         self._known: set[tuple[bytes, bytes]] = set()
+        self._unknown: dict[tuple[bytes, bytes], Circuit] = {}
         self._token = int.from_bytes(os.urandom(8), "little")
         if self._role == "guard":
             self.set_tick_period(TICK_MILLISECONDS)
@@ -315,6 +317,9 @@ class Guard(RootContext):
             if any(breaker.state != CLOSED for breaker in fleet.breakers.values()):
                 self.tell(self.fleets.update(circuit, lambda fleet: fleet.touch(now)).transitions)
         self.tell(self.tally.flush(now))
+        unknown, self._unknown = self._unknown, {}
+        for (_, node), circuit in unknown.items():
+            self._know(circuit, node)
         self._tell_withheld()
 
     def tenant(self, headers: HeaderMap) -> Tenant:
@@ -335,9 +340,12 @@ class Guard(RootContext):
             self.tell(transitions)
         if not ok:
             self._tell_withheld()
-        key = (circuit.key, node)
-        if key not in self._known and create:
+        if create and (circuit.key, node) not in self._known:
             self._know(circuit, node)
+
+    def labels(self, circuit: Circuit) -> tuple[str, str, str]:
+        """What metrics call the breakers: clients choose the names of models, so only those that have a record are told apart."""
+        return fleet_name(self.fleets.stored_key(circuit) or OVERFLOW)
 
     def tell(self, transitions: list[Transition]) -> None:
         """Logs and counts changes of states."""
@@ -350,13 +358,18 @@ class Guard(RootContext):
             write(f"{line} (model {model or '-'}, tenant {tenant}, side {side or '-'})")
 
     def _know(self, circuit: Circuit, node: bytes) -> None:
-        if len(self._known) > 64 * self.policy.max_fleets:
+        """Shows a node's state once there is a record of it, which may be at the next tick only."""
+        key = self.fleets.stored_key(circuit)
+        if len(self._known) + len(self._unknown) > 64 * self.policy.max_fleets:
             self._known.clear()
-            self._circuits.clear()
+            self._unknown.clear()
+        if key is None:
+            self._unknown[circuit.key, node] = circuit
+            return
         self._known.add((circuit.key, node))
-        self._circuits[circuit.key] = circuit
+        self._circuits[key] = circuit
         breaker = self.fleets.view(circuit).breakers.get(node)
-        meters.tell_state(circuit.key, node, CLOSED if breaker is None else breaker.state)
+        meters.tell_state(key, node, CLOSED if breaker is None else breaker.state)
 
     def _tell_withheld(self) -> None:
         if self.tally.withheld:

@@ -1,4 +1,6 @@
-"""The filter's metrics. What their labels say is bounded: models that have answered, nodes, rules and tags of the policy."""
+"""The filter's metrics. What their labels say is bounded, since Envoy never forgets one: fleets that have a record, nodes, rules and tags
+of the policy. All other models are `*` together, and so are the tags of trusted clients.
+"""
 
 from __future__ import annotations
 

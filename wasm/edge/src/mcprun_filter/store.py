@@ -71,6 +71,12 @@ class Fleets:
             fleet, _ = self._view(OVERFLOW, circuit)
         return fleet
 
+    def stored_key(self, circuit: Circuit) -> bytes | None:
+        """The key of the record that it has part in, of which there are no more than fleets may be and one; None when it has none yet."""
+        if self._data.get(PREFIX + circuit.key) is not None:
+            return circuit.key
+        return OVERFLOW if self._full else None
+
     def update(self, circuit: Circuit, operation: Callable[[Fleet], object], *, create: bool = False) -> Update:
         """Changes the fleet by an operation, which is repeated on what others made of it in between.
 
@@ -101,7 +107,7 @@ class Fleets:
                 stored = found is not None and self._data.set(PREFIX + key, encode(fleet), found[1])
             if stored:
                 for transition in fleet.transitions:
-                    transition.key = circuit.key
+                    transition.key = key
                 return Update(value, stored=True, transitions=fleet.transitions, withheld=fleet.withheld)
             if found is None:
                 break
