@@ -1,6 +1,6 @@
 """The bytes of a fleet in shared data.
 
-    header   magic "fB", version, number of nodes, base generation, seen, CRC-32 of all that follows
+    header   magic "fB", version, number of nodes, base generation, seen, CRC-32 of all this and of all that follows
     node     lengths of name, leases and window; state, reason; counters; times; then the name, leases and window themselves
 
 All little-endian and unaligned. What cannot be read decodes as a fresh fleet: the breakers start anew, nothing fails.
@@ -11,26 +11,23 @@ from __future__ import annotations
 import struct
 import zlib
 
-from mcprun_filter.breaker import HALF_OPEN, REASONS, Breaker
+from mcprun_filter.breaker import HALF_OPEN, REASONS, Breaker, Thresholds
 from mcprun_filter.fleet import MAX_NODE_NAME, MAX_NODES, Fleet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mcprun_filter.breaker import Thresholds
-
 _MAGIC = 0x4266
-_VERSION = 1
-_HEADER = struct.Struct("<HBBIQI")
+_VERSION = 2
+_HEADER = struct.Struct("<HBBIQ")
+_CHECKSUM = struct.Struct("<I")
+_START = _HEADER.size + _CHECKSUM.size
 _NODE = struct.Struct("<BBBBBBHHIIIIIQQ")
 _LEASES = [struct.Struct(f"<{2 * count}Q") for count in range(17)]
 _WINDOWS = [struct.Struct(f"<{3 * count}I") for count in range(65)]
 MAX_LEASES = len(_LEASES) - 1
 MAX_SECONDS = len(_WINDOWS) - 1
-
-INITIAL = _HEADER.pack(_MAGIC, _VERSION, 0, 0, 0, 0)
-"""A fleet of which nothing is known yet."""
 
 
 def encode(fleet: Fleet) -> bytes:
@@ -64,18 +61,25 @@ def encode(fleet: Fleet) -> bytes:
         if window:
             parts.append(_WINDOWS[len(window) // 3].pack(*window))
     body = b"".join(parts)
-    return _HEADER.pack(_MAGIC, _VERSION, len(fleet.breakers), fleet.base_generation, fleet.seen, zlib.crc32(body)) + body
+    header = _HEADER.pack(_MAGIC, _VERSION, len(fleet.breakers), fleet.base_generation, fleet.seen)
+    return header + _CHECKSUM.pack(zlib.crc32(body, zlib.crc32(header))) + body
+
+
+INITIAL = encode(Fleet(Thresholds()))
+"""A fleet of which nothing is known yet."""
 
 
 def decode(raw: bytes, thresholds: Thresholds, nodes: Sequence[bytes] = ()) -> Fleet:
     """The fleet of that record, as today's thresholds and nodes see it. Never raises."""
     fleet = Fleet(thresholds, nodes)
     try:
-        magic, version, count, base, seen, checksum = _HEADER.unpack_from(raw)
-        if magic != _MAGIC or version != _VERSION or count > MAX_NODES or zlib.crc32(raw[_HEADER.size :]) != checksum:
+        magic, version, count, base, seen = _HEADER.unpack_from(raw)
+        if magic != _MAGIC or version != _VERSION or count > MAX_NODES:
+            return fleet
+        if (zlib.crc32(raw[_START:], zlib.crc32(raw[: _HEADER.size])),) != _CHECKSUM.unpack_from(raw, _HEADER.size):
             return fleet
         breakers: dict[bytes, Breaker] = {}
-        at = _HEADER.size
+        at = _START
         for _ in range(count):
             breaker, at = _decode_node(raw, at)
             breakers[breaker.name] = breaker
