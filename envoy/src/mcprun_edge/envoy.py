@@ -53,6 +53,8 @@ class Envoy:
             *("--concurrency", str(concurrency)),
             # Envoy's debug level writes dozens of lines for each request.
             *("--log-level", "info" if log_level == "debug" else log_level),
+            # The filter itself holds back what its policy does not want, which may change while Envoy runs.
+            *("--component-log-level", "wasm:debug"),
             *(("--log-format", _JSON_LINES) if log_format == "json" else ()),
             "--disable-hot-restart",
             preexec_fn=_end_with_parent(os.getpid()),

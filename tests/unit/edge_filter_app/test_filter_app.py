@@ -215,3 +215,25 @@ def test_names_that_clients_choose_do_not_grow_the_metrics() -> None:
         for each in host.workers:
             assert isinstance(each.root, Guard)
             assert len(each.root._circuits) <= 5
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        ({"environment": "dev"}, {"failed", "isolated", "probed", "back"}),
+        ({"environment": "staging"}, {"isolated", "probed", "back"}),
+        ({"environment": "prod"}, {"isolated"}),
+        ({"environment": "prod", "log_level": "info"}, {"isolated", "probed", "back"}),
+        ({"environment": "dev", "log_level": "error"}, set()),
+    ],
+)
+def test_the_policy_says_which_lines_are_told(policy: dict[str, str], told: set[str]) -> None:
+    with Simulation(Guard, configuration=configuration(**policy)) as host:
+        for _ in range(6):
+            ask(host, status=500)
+        host.advance(31)
+        for _ in range(20):
+            ask(host)
+        lines = [line.message for line in host.logs]
+    words = {"failed": "failed: ", "isolated": " is isolated for ", "probed": " is probed", "back": " is back"}
+    assert {name for name, words in words.items() if any(words in line for line in lines)} == told

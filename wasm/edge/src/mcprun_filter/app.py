@@ -249,7 +249,7 @@ class Stream(HttpContext["Guard"]):
             request_complete=self._complete,
             quota=headers.get(outcomes.QUOTA_HEADER) is not None,
         )
-        if looked == outcomes.FAILED and self.root.verbose:
+        if looked == outcomes.FAILED and self.root.tells("debug"):
             address = properties.text("upstream", "address")
             log.debug(f"failed: {why}, status {status}, gRPC status {grpc_status}, flags {flags:#x}, node {address}")
         return looked
@@ -275,7 +275,6 @@ class Guard(RootContext):
     fleets: Fleets
     tally: Tally
     topology: Topology
-    verbose = False
     reads_messages = False
     """Whether Envoy gives the body to a callback that has kept the headers back (`allow_on_headers_stop_iteration`): only then can a
     gRPC call wait for the name of its model."""
@@ -293,7 +292,6 @@ class Guard(RootContext):
         self.policy = Policy.load(json.dumps(told.get("policy", {})).encode())
         self._role = told.get("role", "guard")
         self.reads_messages = bool(told.get("reads_messages", False))
-        self.verbose = _LEVELS.index(self.policy.log_level) <= _LEVELS.index("debug")
         self.fleets = Fleets(Shared(), max_fleets=self.policy.max_fleets)
         self.tally = Tally(self.fleets)
         self.topology = Topology(self.policy)
@@ -343,6 +341,10 @@ class Guard(RootContext):
         if create and (circuit.key, node) not in self._known:
             self._know(circuit, node)
 
+    def tells(self, level: str) -> bool:
+        """Whether the policy wants lines of that level."""
+        return _LEVELS.index(level) >= _LEVELS.index(self.policy.log_level)
+
     def labels(self, circuit: Circuit) -> tuple[str, str, str]:
         """What metrics call the breakers: clients choose the names of models, so only those that have a record are told apart."""
         return fleet_name(self.fleets.stored_key(circuit) or OVERFLOW)
@@ -354,8 +356,11 @@ class Guard(RootContext):
             tenant, model, side = fleet_name(transition.key)
             what = f"isolated for {transition.length / 1000:g} s" if transition.length else _SHOWN[transition.after]
             line = f"node {transition.node.decode('latin-1')} is {what}: {transition.text}"
-            write = log.warn if transition.length else log.info
-            write(f"{line} (model {model or '-'}, tenant {tenant}, side {side or '-'})")
+            line = f"{line} (model {model or '-'}, tenant {tenant}, side {side or '-'})"
+            if transition.length and self.tells("warn"):
+                log.warn(line)
+            elif not transition.length and self.tells("info"):
+                log.info(line)
 
     def _know(self, circuit: Circuit, node: bytes) -> None:
         """Shows a node's state once there is a record of it, which may be at the next tick only."""
