@@ -15,11 +15,16 @@ _TOKEN_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvw
 
 def fail(path: str, expected: str, came: object) -> NoReturn:
     """Raises the ValueError that says it."""
-    shown = json.dumps(came, default=repr)
+    shown = _printable(came)
     if len(shown) > 80:
         shown = shown[:77] + "..."
-    where = (path or "policy").encode("ascii", "backslashreplace").decode()
+    where = _printable(path or "policy")[1:-1]
     raise ValueError(f"{where if len(where) <= 200 else where[:197] + '...'}: expected {expected}, got {shown}")
+
+
+def _printable(value: object) -> str:
+    """As JSON, which no name that somebody wrote can end a line of a log with."""
+    return json.dumps(value, default=repr).replace("\x7f", "\\u007f")
 
 
 def load(raw: bytes) -> dict[str, object]:
@@ -71,7 +76,7 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     values: dict[str, object] = {}
     for key, value in pairs:
         if key in values:
-            raise ValueError(f"policy: expected each key once, got {json.dumps(key)} twice in one object")
+            raise ValueError(f"policy: expected each key once, got {_printable(key)} twice in one object")
         values[key] = value
     return values
 
