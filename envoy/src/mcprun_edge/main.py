@@ -5,7 +5,7 @@ import os
 import sys
 
 from mcprun.edge.delivery import FILTER_FOLDER
-from mcprun.runtime import logs, process
+from mcprun.runtime import logs, metrics, process
 from mcprun.runtime.telemetry import Telemetry
 from mcprun.supervisor.folders import private_folder
 from mcprun.supervisor.ports import obstacle
@@ -13,6 +13,7 @@ from mcprun_edge.configuration import render
 from mcprun_edge.delivery import Delivery, NotDelivered
 from mcprun_edge.envoy import Envoy, find_binary
 from mcprun_edge.settings import EdgeSettings
+from mcprun_edge.statistics import EnvoyStatistics
 
 _log = logs.get_logger(__name__)
 
@@ -45,6 +46,8 @@ async def serve(settings: EdgeSettings, telemetry: Telemetry, stop: process.Stop
         log_level=settings.effective_log_level,
         log_format=settings.log_format,
     )
+    if settings.admin_address:
+        metrics.REGISTRY.register(EnvoyStatistics(settings.admin_address))
     ended = asyncio.create_task(envoy.wait())
     stopped = asyncio.create_task(stop.wait())
     delivered = asyncio.create_task(_deliver(settings, delivery, envoy))
