@@ -37,6 +37,10 @@ lint: $(VENV)/.test ## Check style and types
 bench: $(VENV)/.test ## Measure the mesh beside ONNX Runtime and Triton in one run
 	@$(BIN)/python bench/throughput.py
 
+.PHONY: bench-filter
+bench-filter: $(VENV)/.test ## Measure the edge filter beside none and one written by hand
+	@$(BIN)/python -m bench.edge_filter
+
 .PHONY: env
 env: $(VENV)/.test ## Make the environment of all of the above
 
