@@ -135,6 +135,7 @@ def test_any_bytes_give_a_name_or_none_or_ask_for_more(message: bytes, compresse
         (frame(b"\x0a" + b"\x81" * 9 + b"\x00m"), UNKNOWN),
         (frame(b"\x8a\x80\x80\x00\x01m"), b"m"),
         (frame(b"\x80" * 11), UNKNOWN),
+        (frame(b"\x8a" + b"\x80" * 9 + b"\x00\x01m"), UNKNOWN),
         (frame(b"\x0b\x0c"), UNKNOWN),
         (frame(b"\x0f"), UNKNOWN),
         (frame(b"\x0a\x02m\xff"), UNKNOWN),

@@ -129,6 +129,19 @@ def test_no_two_kinds_of_flags_overlap_and_all_are_known() -> None:
     assert sum(kinds) == (1 << 29) - 1
 
 
+FLAGS = "LH UH UT LR UR UF UC UO NR DI FI RL UAEX RLSE DC URX SI IH DPE UMSDR RFCF NFCF DT UPE NC OM DF DO DR".split()  # noqa: SIM905  as Envoy has it
+BY_NODE = {"UT", "LR", "UR", "UF", "UC", "URX", "SI", "UMSDR", "UPE"}
+
+
+@pytest.mark.parametrize(("bit", "flag"), list(enumerate(FLAGS)), ids=FLAGS)
+def test_each_of_envoys_flags_alone_says_whose_fault_it_was(bit: int, flag: str) -> None:
+    assert getattr(outcomes, flag) == 1 << bit
+    assert classify(flags=1 << bit)[0] == (FAILED if flag in BY_NODE else NOTHING)
+    # What Envoy answers by itself has a status, and is no answer of a node's.
+    expected = FAILED if flag in BY_NODE or flag in ("DI", "DC", "DR") else NOTHING
+    assert classify(flags=1 << bit, status=503, answered=True)[0] == expected
+
+
 # Headers
 
 UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
