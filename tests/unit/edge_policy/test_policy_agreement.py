@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from mcprun.document import ConfigError
-from mcprun.edge.policy import EdgePolicy, compiled, load_policy
+from mcprun.edge.policy import MAX_BYTES, EdgePolicy, compiled, load_policy
+from mcprun_filter.fields import MAX_SIZE
 from mcprun_filter.policy import ENVIRONMENTS, Policy
 from mcprun_filter.routing import Rules
 
@@ -188,3 +189,17 @@ def test_all_mistakes_of_a_file_are_told_at_once(tmp_path: Path) -> None:
         (2, "breaker.probes"),
         (4, "canary[0]"),
     ]
+
+
+def test_a_policy_that_aliases_make_too_large_for_the_filter_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    rules = "".join(f"- {{prefix: /{'p' * 1000}{number}}}\n" for number in range(100))
+    for tenants, fits in ((30, True), (60, False)):
+        file.write_text(f"canary: &rules\n{rules}tenants:\n" + "".join(f"  t{number}: {{canary: *rules}}\n" for number in range(tenants)))
+        if fits:
+            Policy.load(json.dumps(compiled(load_policy(file), environment="prod", nodes={}, node_header=HEADER)).encode())
+            continue
+        with pytest.raises(ConfigError, match=r"policy\.yaml:1:1: expected a policy of at most 4000000 bytes as JSON, got \d+"):
+            load_policy(file)
+    # The edge adds 64 nodes at most, with two addresses each.
+    assert MAX_BYTES + 64 * 1024 < MAX_SIZE

@@ -28,6 +28,8 @@ Plain = Annotated[str, Field(strict=True, pattern=_PLAIN_PATTERN, max_length=102
 Uri = Annotated[str, Field(strict=True, pattern=r"^[^\x00-\x1f\x7f,]+$", max_length=1024)]
 Environment = Literal["dev", "staging", "prod"]
 _ISOLATION_SECONDS = 30.0
+MAX_BYTES = 4_000_000
+"""The largest policy as JSON: what the filter takes, less what the edge adds to it."""
 
 
 def _no_equal(value: Any, info: ValidationInfo) -> Any:
@@ -206,7 +208,11 @@ class EdgePolicy(_Strict):
 def load_policy(path: Path) -> EdgePolicy:
     """Reads a policy. Raises ConfigError, which tells every mistake by file, line, column and field."""
     document = read(path, may_be_empty=True)
-    return validate(document, EdgePolicy, document.values)
+    policy = validate(document, EdgePolicy, document.values)
+    # Aliases make a small file large.
+    if (size := len(json.dumps(policy.values()))) > MAX_BYTES:
+        raise ConfigError([document.problem((), f"a policy of at most {MAX_BYTES} bytes as JSON", str(size))])
+    return policy
 
 
 def compiled(
