@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from proxy_wasm.build import saved
 from proxy_wasm.build.component import Builtin, Component, Lower, Provided
 from proxy_wasm.build.errors import FormatError
 from proxy_wasm.build.interface import INTERFACE, Callback, Hostcall, hostcalls
-from proxy_wasm.build.shim import PYTHON, WASI, exports, hostcall_export, shim
+from proxy_wasm.build.shim import PYTHON, PYTHON_FUNCTIONS, WASI, exports, hostcall_export, shim
 from proxy_wasm.build.tools import Binaryen
 from proxy_wasm.build.wasm import Module
 
@@ -93,16 +94,11 @@ def lower(parts: Parts, callbacks: Iterable[Callback], *, binaryen: Binaryen, fo
         "realloc": component.resolve("function", component.any_realloc()),
         "free": Provided(parts.number(_ALLOCATOR), "free"),
     }
-    posts = {}
-    for callback in exported:
-        lift = component.lift(callback.wit_name)
-        post = lift.options.post_return
-        posts[callback] = post is not None
-        needed[callback.wit_name] = component.resolve("function", lift.core_function)
-        if post is not None:
-            needed[callback.wit_name + ":post"] = component.resolve("function", post)
+    interpreter = parts.number(INTERPRETER)
+    needed |= {name: Provided(interpreter, name) for name in PYTHON_FUNCTIONS}
+    addresses = saved.callbacks(parts.module(MAIN))
     text = folder / "shim.wat"
-    text.write_text(shim(used.values(), posts, frees_bytes=True))
+    text.write_text(shim(used.values(), {callback: addresses[callback.name] for callback in exported}, frees_bytes=True))
     assembled = Module.parse(binaryen.assemble(text, folder / "assembled.wasm").read_bytes())
     tied = []
     for item in assembled.imports:

@@ -15,7 +15,7 @@ from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 
-from proxy_wasm.build import tools
+from proxy_wasm.build import saved, tools
 from proxy_wasm.build.application import Application
 from proxy_wasm.build.areas import MODULES
 from proxy_wasm.build.errors import FormatError
@@ -23,7 +23,7 @@ from proxy_wasm.build.interface import WORLD, Callback, callbacks, hostcalls, wo
 from proxy_wasm.build.lowering import Parts, lower
 from proxy_wasm.build.recording import Exercises, reduce
 from proxy_wasm.build.shim import exports
-from proxy_wasm.build.trim import LIST, MESSAGE, trim
+from proxy_wasm.build.trim import MESSAGE, trim
 from proxy_wasm.build.wasm import Module
 
 FACTS = "proxy-wasm-sdk"
@@ -144,7 +144,9 @@ def _entry(application: Application, options: Options) -> str:
         "@HOSTCALLS@": repr(calls),
         "@CUTTABLE@": repr(tuple(MODULES)),
         "@TRIMMED@": "" if options.trimmed else "# ",
-        "@LIST@": repr(LIST.decode()),
+        "@CUT_MODULES@": repr(saved.CUT_MODULES),
+        "@CALLBACKS@": repr(saved.CALLBACKS),
+        "@EXPORTED@": repr(application.callbacks),
         "@MESSAGE@": repr(MESSAGE),
     }
     text = resources.files("proxy_wasm.build").joinpath("entry.py.txt").read_text()

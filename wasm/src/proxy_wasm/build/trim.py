@@ -8,7 +8,6 @@ dispatcher's guards handle like any other; it never ends the VM.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -17,12 +16,10 @@ from proxy_wasm.build.errors import FormatError
 from proxy_wasm.build.leb128 import signed, unsigned
 from proxy_wasm.build.living import living
 from proxy_wasm.build.lowering import INTERPRETER, MAIN, Parts
+from proxy_wasm.build.saved import cut_modules
 from proxy_wasm.build.wasm import F32, F64, I32, I64, Module
 
-LIST: Final = b"proxy-wasm cut modules: "
-"""What comes before the names of the modules that the filter did not import, in a line of the saved memory."""
 MESSAGE: Final = b"this part of Python was cut from the filter when it was built: see proxy-wasm build --help\0"
-_LINE: Final = re.compile(re.escape(LIST) + rb"([A-Za-z0-9_,]*)\n")
 
 
 def trim(parts: Parts, *, keep_compiler: bool = False) -> tuple[Parts, int]:
@@ -39,7 +36,7 @@ def trim(parts: Parts, *, keep_compiler: bool = False) -> tuple[Parts, int]:
 
 def cuttable(parts: Parts, *, keep_compiler: bool = False) -> dict[int, bool]:
     """The functions that `trim` cuts, by their places in the module, and of each whether it reports exceptions by -1."""
-    areas = [Area(name, MODULES[name]) for name in _cut_modules(parts.module(MAIN))]
+    areas = [Area(name, MODULES[name]) for name in cut_modules(parts.module(MAIN))]
     areas += [*ALWAYS, *(() if keep_compiler else COMPILER)]
     kept = living(parts)
     return {place: minus_one for place, minus_one in functions(parts.module(INTERPRETER), areas).items() if place not in kept}
@@ -93,12 +90,3 @@ class _Raising:
         results = self._module.types[self._module.function_types[place]].results
         answers = {I32: b"\x41" + signed(-1 if minus_one else 0), I64: b"\x42\x00", F32: b"\x43" + bytes(4), F64: b"\x44" + bytes(8)}
         return b"\x00" + self._raise + b"".join(answers[result] for result in results) + b"\x0b"
-
-
-def _cut_modules(memory: Module) -> list[str]:
-    """The modules that the filter did not import. The words before them lie in the memory more than once; the line does once."""
-    for segment in memory.segments:
-        found = _LINE.search(segment.content)
-        if found:
-            return [name for name in found[1].decode().split(",") if name]
-    raise FormatError("the saved memory lacks the list of what the filter did not import")
