@@ -297,6 +297,32 @@ class BreakerMachine(RuleBasedStateMachine):
         token = list(self.held)[which % len(self.held)]
         self.finish(worker, token, ok=ok)
 
+    @precondition(lambda self: any(self.outlived(probe) for probe in self.held.values()))
+    @rule(worker=workers, ok=st.booleans())
+    def an_outlived_probe_is_answered(self, worker: int, ok: bool) -> None:
+        """Its node was isolated again, or has recovered, since it was sent."""
+        token = next(token for token, probe in self.held.items() if self.outlived(probe))
+        self.finish(worker, token, ok=ok)
+
+    def outlived(self, probe: Probe) -> bool:
+        known = self.of(probe.node)
+        return known.state == HALF_OPEN and known.generation != probe.generation
+
+    @rule(worker=workers, node=picks)
+    def is_isolated_and_a_probe_fails(self, worker: int, node: int) -> None:
+        """The way to a second isolation, with other probes left behind that nobody has answered yet."""
+        name = self.nodes[node % len(self.nodes)]
+        self.fails_in_a_row(worker, node)
+        if self.of(name).state == OPEN:
+            self.now = max(self.now, self.of(name).open_until)
+        while self.of(name).state != CLOSED and self.claim(worker, name):
+            pass
+        running = [token for token, probe in self.held.items() if probe.node == name and probe.generation == self.of(name).generation]
+        if running:
+            self.finish(worker, running[-1], ok=False)
+            self.now += self.of(name).length
+            self.claim(worker, name)
+
     def finish(self, worker: int, token: int, *, ok: bool | None) -> None:
         probe = self.held.pop(token)
         known = self.of(probe.node)
@@ -331,6 +357,11 @@ class BreakerMachine(RuleBasedStateMachine):
         for probe in self.held.values():
             if milliseconds < 0:
                 probe.until += milliseconds
+
+    @precondition(lambda self: "step" in self.mishaps and self.held)
+    @rule(milliseconds=st.integers(TOLERANCE + 1, 3_600_000))
+    def clock_steps_back_while_probes_are_under_way(self, milliseconds: int) -> None:
+        self.clock_steps(-milliseconds)
 
     @precondition(lambda self: "damage" in self.mishaps and self.fleet().breakers)
     @rule(at=picks, bit=st.integers(0, 7), how=st.sampled_from(["flip", "cut", "longer", "empty"]))
