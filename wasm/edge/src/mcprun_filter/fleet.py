@@ -109,7 +109,10 @@ class Fleet:
     def hot(self, node: bytes, now: int) -> bool:
         """Whether that node's next outcomes are to be written at once rather than tallied."""
         breaker = self.breakers.get(node)
-        return breaker is not None and breaker.hot(now, self.thresholds)
+        if breaker is None:
+            # Where nodes are not named, only its record tells that it is there: without it the one that fails would seem to be alone.
+            return not self.nodes
+        return breaker.hot(now, self.thresholds)
 
     def choose(self, now: int) -> Choice:
         """Where requests may go at that time."""
@@ -176,15 +179,15 @@ class Fleet:
         Those of another generation do not count, nor those of a node that is isolated: its probes speak for it.
         """
         if ok <= 0 and failed <= 0 and tallied <= 0:
-            return False
+            return not self.nodes
         now = self._advance(now)
         breaker = self.breakers.get(node)
         if breaker is None:
             if generation != self.base_generation or not self._make_room(node, now):
-                return False
+                return not self.nodes
             breaker = self.breakers[node] = Breaker(node, generation=generation, now=now)
         if breaker.generation != generation or breaker.state != CLOSED:
-            return False
+            return not self.nodes
         self.changed = True
         breaker.seen = now
         breaker.add(now, ok, failed, tallied, self.thresholds)
@@ -218,13 +221,13 @@ class Fleet:
         now = self._advance(now)
         breaker = self.breakers.get(node)
         if breaker is None or breaker.generation != generation or breaker.state == CLOSED:
-            return False
+            return not self.nodes
         if breaker.release(token & LARGEST_TOKEN):
             self.changed = True
         counts = ok is not None and (breaker.state == HALF_OPEN or (ok and breaker.reason == PROBES_LOST))
         if not counts:
             self._settle(breaker, now)
-            return False
+            return not self.nodes
         self.changed = True
         breaker.seen = now
         if not ok:
@@ -283,7 +286,7 @@ class Fleet:
 
     def _may_isolate(self, node: bytes) -> bool:
         if self.thresholds.cap_ppm == 0:
-            return False
+            return not self.nodes
         members = self.members
         isolated = sum(name in self.breakers and self.breakers[name].state != CLOSED for name in members)
         total = len(members) + (node not in members)
@@ -332,12 +335,12 @@ class Fleet:
     def _make_room(self, node: bytes, now: int) -> bool:
         """Whether there is room for one more record, evicting the healthiest that was unseen for longest. Isolated ones stay."""
         if not 0 < len(node) <= MAX_NODE_NAME:
-            return False
+            return not self.nodes
         if len(self.breakers) < MAX_NODES:
             return True
         closed = [breaker for breaker in self.breakers.values() if breaker.state == CLOSED]
         if not closed:
-            return False
+            return not self.nodes
         evicted = min(
             closed, key=lambda b: (b.name in self.nodes, b.hot(now, self.thresholds), b.repetitions(now, self.thresholds) > 0, b.seen)
         )
