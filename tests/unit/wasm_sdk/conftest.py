@@ -4,8 +4,11 @@ import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+
+from proxy_wasm.testing import Simulation
 
 EXAMPLES = Path(__file__).parents[3] / "wasm" / "examples"
 
@@ -25,3 +28,14 @@ def example() -> Callable[[str], ModuleType]:
         return loaded[name]
 
     return load
+
+
+@pytest.fixture
+def run(example: Callable[[str], ModuleType]) -> Callable[..., Simulation]:
+    """Runs an example's classes in this process."""
+    roots = {"header_rewrite": "Rewrite", "api_key": "ApiKey", "body_rewrite": "Redact"}
+
+    def start(name: str, **options: Any) -> Simulation:
+        return Simulation(getattr(example(name), roots[name]), **options)
+
+    return start

@@ -1,0 +1,1 @@
+"""Filters built by the SDK."""
