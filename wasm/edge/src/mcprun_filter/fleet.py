@@ -179,15 +179,15 @@ class Fleet:
         Those of another generation do not count, nor those of a node that is isolated: its probes speak for it.
         """
         if ok <= 0 and failed <= 0 and tallied <= 0:
-            return not self.nodes
+            return False
         now = self._advance(now)
         breaker = self.breakers.get(node)
         if breaker is None:
             if generation != self.base_generation or not self._make_room(node, now):
-                return not self.nodes
+                return False
             breaker = self.breakers[node] = Breaker(node, generation=generation, now=now)
         if breaker.generation != generation or breaker.state != CLOSED:
-            return not self.nodes
+            return False
         self.changed = True
         breaker.seen = now
         breaker.add(now, ok, failed, tallied, self.thresholds)
@@ -221,13 +221,13 @@ class Fleet:
         now = self._advance(now)
         breaker = self.breakers.get(node)
         if breaker is None or breaker.generation != generation or breaker.state == CLOSED:
-            return not self.nodes
+            return False
         if breaker.release(token & LARGEST_TOKEN):
             self.changed = True
         counts = ok is not None and (breaker.state == HALF_OPEN or (ok and breaker.reason == PROBES_LOST))
         if not counts:
             self._settle(breaker, now)
-            return not self.nodes
+            return False
         self.changed = True
         breaker.seen = now
         if not ok:
@@ -286,7 +286,7 @@ class Fleet:
 
     def _may_isolate(self, node: bytes) -> bool:
         if self.thresholds.cap_ppm == 0:
-            return not self.nodes
+            return False
         members = self.members
         isolated = sum(name in self.breakers and self.breakers[name].state != CLOSED for name in members)
         total = len(members) + (node not in members)
@@ -335,12 +335,12 @@ class Fleet:
     def _make_room(self, node: bytes, now: int) -> bool:
         """Whether there is room for one more record, evicting the healthiest that was unseen for longest. Isolated ones stay."""
         if not 0 < len(node) <= MAX_NODE_NAME:
-            return not self.nodes
+            return False
         if len(self.breakers) < MAX_NODES:
             return True
         closed = [breaker for breaker in self.breakers.values() if breaker.state == CLOSED]
         if not closed:
-            return not self.nodes
+            return False
         evicted = min(
             closed, key=lambda b: (b.name in self.nodes, b.hot(now, self.thresholds), b.repetitions(now, self.thresholds) > 0, b.seen)
         )
