@@ -467,4 +467,4 @@ class BreakerMachine(RuleBasedStateMachine):
 
 
 TestBreakers = BreakerMachine.TestCase
-TestBreakers.settings = settings(max_examples=600, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
+TestBreakers.settings = settings(max_examples=400, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
