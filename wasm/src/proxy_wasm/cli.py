@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,11 +27,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parsed = _parser().parse_args(arguments)
     try:
         parsed.run(parsed)
+        sys.stdout.flush()
     except BuildError as error:
         print(f"proxy-wasm: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
+    except BrokenPipeError:
+        # The reader has seen enough, as `head` has; what is left must not be tried again when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        print(f"proxy-wasm: {error.filename}: {error.strerror}", file=sys.stderr)
+        named = f"{error.filename}: " if error.filename is not None else ""
+        print(f"proxy-wasm: {named}{error.strerror or error}", file=sys.stderr)
         raise SystemExit(1) from None
 
 
@@ -88,18 +94,11 @@ def _build(parsed: argparse.Namespace) -> None:
 
 def _inspect(parsed: argparse.Namespace) -> None:
     content = parsed.module.read_bytes()
-    module = Module.parse(content)
-    names = {item.name for item in module.exports}
-    told = {
-        "abi": "0.2.1" if ABI_MARKER in names else None,
-        "bytes": len(content),
-        "gzip_bytes": len(gzip.compress(content, 6)),
-        "functions": len(module.function_types),
-        "sections_bytes": module.sizes(),
-        "imports": [f"{item.module}.{item.name}" for item in module.imports],
-        "exports": sorted(names),
-        "build": facts(module),
-    }
+    try:
+        module = Module.parse(content)
+        told = _told(module, content)
+    except FormatError as error:
+        raise FormatError(f"{parsed.module}: {error}") from None
     if told["abi"] is None:
         raise FormatError(f"{parsed.module} is no filter: it exports no {ABI_MARKER}")
     if parsed.json:
@@ -112,6 +111,20 @@ def _inspect(parsed: argparse.Namespace) -> None:
             print(f"{key}:", *(f"  {one}" for one in value), sep="\n")
         else:
             print(f"{key}: {value}")
+
+
+def _told(module: Module, content: bytes) -> dict[str, object]:
+    names = {item.name for item in module.exports}
+    return {
+        "abi": "0.2.1" if ABI_MARKER in names else None,
+        "bytes": len(content),
+        "gzip_bytes": len(gzip.compress(content, 6)),
+        "functions": len(module.function_types),
+        "sections_bytes": module.sizes(),
+        "imports": [f"{item.module}.{item.name}" for item in module.imports],
+        "exports": sorted(names),
+        "build": facts(module),
+    }
 
 
 def _tools(parsed: argparse.Namespace) -> None:

@@ -14,6 +14,7 @@ from proxy_wasm.build.leb128 import Reader
 MAGIC: Final = b"\0asm\x0d\0\1\0"
 
 _CORE_SORTS: Final = {0: "function", 1: "table", 2: "memory", 3: "global", 4: "tag", 0x10: "type", 0x11: "module", 0x12: "instance"}
+_SORT: Final = "the sort"
 _SORTS: Final = {1: "function", 2: "value", 3: "type", 4: "component", 5: "instance"}
 
 
@@ -145,7 +146,7 @@ class Component:
 
     def module(self, number: int) -> bytes:
         """A core module's bytes."""
-        item = self._core["module"][number]
+        item = _at(self._core["module"], number)
         if not isinstance(item, bytes):
             raise FormatError(f"core module {number} is not in the component")
         return item
@@ -156,7 +157,9 @@ class Component:
 
     def lift(self, export: str) -> Lift:
         """How an exported function is made."""
-        item = self._items["function"][self.exports[export]]
+        if export not in self.exports:
+            raise FormatError(f"the component has no function {export}")
+        item = _at(self._items["function"], self.exports[export])
         if not isinstance(item, Lift):
             raise FormatError(f"{export} is not made of a core function")
         return item
@@ -170,7 +173,7 @@ class Component:
 
     def resolve(self, sort: str, number: int) -> Provided | Lower | Builtin:
         """Where a core item comes from in the end."""
-        item = self._core[sort][number]
+        item = _at(self._core[sort], number)
         if isinstance(item, Alias):
             return self.resolve_export(item.instance, item.name)
         if isinstance(item, Lower | Builtin):
@@ -179,17 +182,19 @@ class Component:
 
     def resolve_export(self, instance: int, name: str) -> Provided | Lower | Builtin:
         """Where an export of a core instance comes from in the end."""
-        item = self._core["instance"][instance]
+        item = _at(self._core["instance"], instance)
         if isinstance(item, Bundle):
+            if name not in item.items:
+                raise FormatError(f"core instance {instance} has no {name}")
             sort, number = item.items[name]
             return self.resolve(sort.name, number)
         return Provided(instance, name)
 
     def import_of(self, lower: Lower) -> tuple[str, str]:
         """Interface and name of the imported function that is lowered."""
-        item = self._items["function"][lower.function]
+        item = _at(self._items["function"], lower.function)
         if isinstance(item, Alias):
-            instance = self._items["instance"][item.instance]
+            instance = _at(self._items["instance"], item.instance)
             if isinstance(instance, Imported):
                 return instance.name, item.name
         raise FormatError("a function of the component is lowered that is not imported")
@@ -224,7 +229,10 @@ class Component:
             items = {}
             for _ in range(reader.unsigned()):
                 name = reader.text()
-                items[name] = (Sort(_CORE_SORTS[reader.byte()], True), reader.unsigned())
+                sort, number = Sort(reader.one_of(_CORE_SORTS, _SORT), True), reader.unsigned()
+                if sort.name != "type":
+                    _at(self._core[sort.name], number)
+                items[name] = sort, number
             item = Bundle(items)
         self._core["instance"].append(item)
 
@@ -245,8 +253,11 @@ class Component:
 
     def _alias(self, reader: Reader) -> None:
         sort = _sort(reader)
-        if reader.byte() in (0, 1):
+        kind = reader.byte()
+        if kind in (0, 1):
             instance = reader.unsigned()
+            # What is named is there already: else something could be made of itself.
+            _at((self._core if kind else self._items)["instance"], instance)
             self._add(sort, Alias(instance, reader.text()))
         else:
             reader.unsigned()
@@ -282,12 +293,19 @@ class Component:
             _extern_description(reader)
         if sort == Sort("function", False):
             self.exports[name] = number
-        self._add(sort, self._items[sort.name][number] if not sort.core and self._items[sort.name] else Nested())
+        self._add(sort, _at(self._items[sort.name], number) if not sort.core and self._items[sort.name] else Nested())
+
+
+def _at(items: list[Item], number: int) -> Item:
+    if number >= len(items):
+        raise FormatError(f"the component names number {number} of {len(items)}")
+    return items[number]
 
 
 def _sort(reader: Reader) -> Sort:
-    number = reader.byte()
-    return Sort(_CORE_SORTS[reader.byte()], True) if number == 0 else Sort(_SORTS[number], False)
+    # The core sorts are told by a second byte.
+    name = reader.one_of({0: "", **_SORTS}, _SORT)
+    return Sort(name, False) if name else Sort(reader.one_of(_CORE_SORTS, _SORT), True)
 
 
 def _extern_name(reader: Reader) -> str:

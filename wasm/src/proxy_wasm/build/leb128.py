@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar
+
 from proxy_wasm.build.errors import FormatError
+
+Item = TypeVar("Item")
+
+_MOST_BITS: Final = 70
+"""Of ten bytes: what a number of 64 bits takes."""
 
 
 def unsigned(value: int) -> bytes:
@@ -69,6 +77,8 @@ class Reader:
             shift += 7
             if byte < 0x80:
                 return result
+            if shift >= _MOST_BITS:
+                raise FormatError("a number is longer than any can be")
 
     def signed(self) -> int:
         """A number that may be negative."""
@@ -79,6 +89,16 @@ class Reader:
             shift += 7
             if byte < 0x80:
                 return result - (1 << shift) if byte & 0x40 else result
+            if shift >= _MOST_BITS:
+                raise FormatError("a number is longer than any can be")
+
+    def one_of(self, known: Mapping[int, Item] | Sequence[Item], what: str) -> Item:
+        """What one byte stands for. Raises FormatError when it stands for nothing."""
+        number = self.byte()
+        try:
+            return known[number]
+        except LookupError:
+            raise FormatError(f"{what} {number:#x} is not known here") from None
 
     def take(self, size: int) -> bytes:
         """So many bytes."""

@@ -120,7 +120,10 @@ def check(module: Module, exported: Sequence[Callback]) -> None:
 def facts(module: Module) -> dict[str, object]:
     """What the build told of itself; empty when another build made the module."""
     content = module.custom(FACTS)
-    told = json.loads(content) if content else {}
+    try:
+        told = json.loads(content) if content else {}
+    except (ValueError, RecursionError):
+        return {}
     return told if isinstance(told, dict) else {}
 
 

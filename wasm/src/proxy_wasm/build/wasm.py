@@ -13,6 +13,7 @@ from proxy_wasm.build.leb128 import Reader, signed, text, unsigned
 Item = TypeVar("Item")
 
 MAGIC: Final = b"\0asm\1\0\0\0"
+_COMPONENT: Final = b"\0asm\x0d\0\1\0"
 KINDS: Final = ("function", "table", "memory", "global", "tag")
 SECTIONS: Final = (
     "custom", "type", "import", "function", "table", "memory", "global", "export", "start", "element", "code", "data", "data count", "tag",
@@ -83,12 +84,16 @@ class Module:
     def parse(cls, data: bytes) -> Module:
         """Raises FormatError when it is no core module."""
         if data[:8] != MAGIC:
+            if data[:8] == _COMPONENT:
+                raise FormatError("a component of WebAssembly, and not a core module")
             raise FormatError("not a core module of WebAssembly")
         reader = Reader(data, 8)
         sections = []
         while not reader.exhausted:
             number = reader.byte()
             part = reader.part(reader.unsigned())
+            if number >= len(SECTIONS):
+                raise FormatError(f"the module has a section {number}, which is not known here")
             name = part.text() if number == _CUSTOM else ""
             sections.append(Section(number, part.data[part.position : part.end], name))
         return cls(tuple(sections))
@@ -121,7 +126,7 @@ class Module:
     @cached_property
     def exports(self) -> tuple[Export, ...]:
         """What it gives, in order."""
-        return self._read(_EXPORT, lambda reader: Export(reader.text(), KINDS[reader.byte()], reader.unsigned()))
+        return self._read(_EXPORT, lambda reader: Export(reader.text(), reader.one_of(KINDS, "the kind of export"), reader.unsigned()))
 
     @cached_property
     def function_types(self) -> tuple[int, ...]:
