@@ -25,7 +25,16 @@ NAMES: tuple[str, ...] = (
     "grpc-timeout",
     "grpc-status",
 )
-NAMES += ("x-envoy-expected-rq-timeout-ms", "x-envoy-upstream-rq-timeout-ms", "traceparent", "cookie", "content-type", "accept", "te")
+NAMES += (
+    "x-envoy-expected-rq-timeout-ms",
+    "x-envoy-upstream-rq-timeout-ms",
+    "traceparent",
+    "cookie",
+    "grpc-status",
+    "content-type",
+    "accept",
+    "te",
+)
 NUMBERS = (b"0", b"-1", b"+1", b"1e400", b"NaN", b"99999999999999999999999S", b"18446744073709551616", b"1_0", b"\xd9\xa1", b"0x10", b"-0m")
 
 
