@@ -28,12 +28,27 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
     return make
 
 
+@pytest.fixture(scope="session")
+def machine(built: Callable[[Path], Path]) -> Callable[[Path], WasmModule]:
+    """Compiles a built filter once."""
+    compiled: dict[Path, WasmModule] = {}
+
+    def make(source: Path) -> WasmModule:
+        if source not in compiled:
+            compiled[source] = WasmModule(built(source))
+        return compiled[source]
+
+    return make
+
+
 @pytest.fixture(params=["in wasmtime", "in Envoy"])
-def run(request: pytest.FixtureRequest, built: Callable[[Path], Path]) -> Callable[..., FilterUnderTest]:
+def run(
+    request: pytest.FixtureRequest, built: Callable[[Path], Path], machine: Callable[[Path], WasmModule]
+) -> Callable[..., FilterUnderTest]:
     """Runs a built example."""
 
     def start(name: str, **options: Any) -> FilterUnderTest:
-        path = built(EXAMPLES / f"{name}.py")
-        return Simulation(module=WasmModule(path), **options) if request.param == "in wasmtime" else EnvoyFilter(path, **options)
+        source = EXAMPLES / f"{name}.py"
+        return Simulation(module=machine(source), **options) if request.param == "in wasmtime" else EnvoyFilter(built(source), **options)
 
     return start

@@ -71,7 +71,9 @@ class Counter(Metric):
 
     def increment(self, by: int = 1) -> None:
         """Adds."""
-        check("increment_metric", bound.host.increment_metric(self._identity(), by))
+        # Envoy refuses to add nothing to a counter.
+        if by:
+            check("increment_metric", bound.host.increment_metric(self._identity(), by))
 
 
 class Gauge(Metric):

@@ -25,7 +25,7 @@ def encode(first: bytes, headers: Pairs, chunks: Iterable[bytes], trailers: Pair
     fields = [pair for pair in headers if not pair[0].startswith(b":")]
     if chunked:
         fields.append((b"transfer-encoding", b"chunked"))
-    elif not length:
+    elif not length and (parts or first.startswith(b"HTTP/")):
         fields.append((b"content-length", str(sum(map(len, parts))).encode()))
     out = [first + b"\r\n" + _lines(fields) + b"\r\n"]
     out += [b"%x\r\n%b\r\n" % (len(part), part) for part in parts] if chunked else parts
