@@ -265,14 +265,14 @@ def test_a_gateway_with_plugin_and_patches_avoids_a_pod_that_fails(tmp_path: Pat
     (tmp_path / "envoy.json").write_text(json.dumps(bootstrap))
     options = ("--concurrency", "1", "--disable-hot-restart", "--log-level", "warning")
     command = [str(find_binary(None)), "-c", str(tmp_path / "envoy.json"), *options]
-    with subprocess.Popen(command) as envoy:
+    with httpx.Client() as client, subprocess.Popen(command) as envoy:
         try:
             wait_until(lambda: answers(f"http://127.0.0.1:{admin}/ready"), "Envoy is ready", seconds=60)
 
             def infer() -> int:
                 # A client's own choice of a pod must not count.
                 named = {"x-mcprun-node": "{}:{}".format(*pods[1].server_address)}
-                return httpx.post(f"http://127.0.0.1:{port}/api/v1/v2/models/m/infer", content=b"{}", headers=named).status_code
+                return client.post(f"http://127.0.0.1:{port}/api/v1/v2/models/m/infer", content=b"{}", headers=named).status_code
 
             statuses = [infer() for _ in range(200)]
             # More than five failures in a row isolate a node; a few more are probes, a second later while it is the only one known.
