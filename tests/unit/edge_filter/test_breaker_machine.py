@@ -394,7 +394,7 @@ class BreakerMachine(RuleBasedStateMachine):
             for worker, name in enumerate(self.nodes):
                 while self.of(name).state != CLOSED and self.claim(worker % WORKERS, name):
                     self.finish(worker % WORKERS, self.token, ok=True)
-            self.now += 250
+            self.now += 1_000
             self.update(0, lambda fleet: fleet.touch(self.now))
         choice = self.fleet().choose(self.now)
         assert set(choice.usable) == set(self.members())
@@ -467,4 +467,4 @@ class BreakerMachine(RuleBasedStateMachine):
 
 
 TestBreakers = BreakerMachine.TestCase
-TestBreakers.settings = settings(max_examples=400, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
+TestBreakers.settings = settings(max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
