@@ -286,6 +286,7 @@ def check_probes(answers: list[list[bool | None]], **options: Any) -> Search:
             if generation is not None:
                 fleet.finish(NODE, now, token, ok=True, generation=generation)
         assert breaker.state == CLOSED
+        assert now <= clocks[world.clock] + PROBED.thresholds.lease_ms + PROBED.thresholds.max_isolation_ms
 
     search.explore(always, finally_)
     return search
