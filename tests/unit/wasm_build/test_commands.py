@@ -64,7 +64,7 @@ def test_a_missing_or_wrong_componentize_py_is_named_with_the_way_to_get_it(monk
     with pytest.raises(ToolError, match="componentize-py is missing; get it with: pip install componentize-py=="):
         tools.componentize_py()
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.1")
-    with pytest.raises(ToolError, match="version 0.1.*pip install componentize-py=="):
+    with pytest.raises(ToolError, match=r"version 0\.1.*pip install componentize-py=="):
         tools.componentize_py()
 
 

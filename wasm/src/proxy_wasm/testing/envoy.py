@@ -295,11 +295,12 @@ class EnvoyExchange(Exchange):
     @property
     def answered_locally(self) -> bool:
         """Whether the response is Envoy's or the filter's own."""
-        return self.answered and self._answer is not None and _LOCAL in self._answer.headers
+        # Envoy does not mark what it answers to gRPC.
+        return self.answered and self._answer is not None and (_LOCAL in self._answer.headers or not self._responded)
 
     @property
     def details(self) -> str:
-        """Those of a local response."""
+        """Those of a local response that is not gRPC's."""
         return (self._answer.headers.text(_LOCAL) or "") if self.answered and self._answer is not None else ""
 
     @property
