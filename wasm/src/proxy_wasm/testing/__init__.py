@@ -1,6 +1,7 @@
 """Test filters: in process by `Simulation`, as a built module in it, or in a real Envoy by `EnvoyFilter`, with the same tests."""
 
 from proxy_wasm.testing.calls import SimulatedCall, SimulatedGrpcCall, SimulatedHttpCall
+from proxy_wasm.testing.envoy import EnvoyFailed, EnvoyFilter
 from proxy_wasm.testing.exchange import (
     ConfigurationRefused,
     Exchange,
@@ -20,6 +21,8 @@ from proxy_wasm.testing.worker import Worker
 
 __all__ = [
     "ConfigurationRefused",
+    "EnvoyFailed",
+    "EnvoyFilter",
     "Exchange",
     "FilterUnderTest",
     "LogLine",
