@@ -11,7 +11,8 @@ from proxy_wasm import Action, Counter, HeaderMap, HttpContext, RootContext, log
 blanked = Counter("body_rewrite_blanked")
 
 BLANK = "***"
-MOST_BYTES = 1024 * 1024
+MOST_BYTES = 512 * 1024
+"""Envoy keeps no more than its `per_connection_buffer_limit_bytes`, 1 MiB by default, and breaks off a response that is kept past it."""
 MOST_NESTED = 200
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')

@@ -43,6 +43,62 @@ def test_an_application_that_cannot_be_imported_is_told_and_the_old_module_stays
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == ["app.py", "filter.wasm"]
 
 
+def test_what_only_the_python_of_the_filter_lacks_is_told_as_the_exception_alone_with_the_names_of_the_files(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(
+        "import sys\ntry:\n    if sys.platform == 'wasi':\n        import _ssl\nexcept ImportError as error:\n"
+        f"    raise RuntimeError('long ' * 700 + 'and told to the end') from error\n{FILTER}"
+    )
+    done = _run("build", tmp_path / "app.py", "-o", tmp_path / "f.wasm", "--no-cache", "--quiet")
+    assert done.returncode == 3
+    told = done.stderr.splitlines()
+    assert told[0].startswith("proxy-wasm: app cannot be imported by the filter's own Python")
+    assert told[1:4] == ["Traceback (most recent call last):", f'  File "{tmp_path}/app.py", line 4, in <module>', "    import _ssl"]
+    assert told[-1].startswith("RuntimeError: long")
+    assert told[-1].endswith("and told to the end")
+    assert [
+        line for line in told if "proxy_wasm_entry" in line or "importlib" in line or "Caused by" in line or "Stack backtrace" in line
+    ] == []
+    assert not (tmp_path / "f.wasm").exists()
+
+
+def test_what_ends_the_interpreter_of_the_filter_is_told_without_the_backtrace_of_the_tool(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(f"import os, sys\nif sys.platform == 'wasi':\n    os.abort()\n{FILTER}")
+    done = _run("build", tmp_path / "app.py", "-o", tmp_path / "f.wasm", "--no-cache", "--quiet")
+    assert done.returncode == 4
+    assert done.stderr.startswith("proxy-wasm: componentize-py failed:\n")
+    assert "os_abort" in done.stderr
+    assert "Stack backtrace" not in done.stderr
+
+
+@pytest.mark.parametrize("source", ["import os\nos._exit(0)\n", "raise SystemExit\n"])
+def test_an_application_that_ends_the_interpreter_is_told(tmp_path: Path, source: str) -> None:
+    (tmp_path / "app.py").write_text(source)
+    done = _run("build", tmp_path / "app.py", "-o", tmp_path / "f.wasm")
+    assert done.returncode == 3
+    assert done.stderr == f"proxy-wasm: {tmp_path}/app.py ends the interpreter when it is imported\n"
+
+
+@pytest.mark.parametrize("name", ["app.v2.py", "app", "app.txt"])
+def test_a_source_that_python_cannot_import_by_its_name_is_told(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(FILTER)
+    done = _run("build", tmp_path / name, "-o", tmp_path / "f.wasm")
+    assert done.returncode == 3
+    assert "Python can import no file of that name" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_output_that_is_a_folder_or_a_source_is_refused_before_anything_is_built(tmp_path: Path) -> None:
+    app = tmp_path / "app.py"
+    app.write_text(FILTER)
+    done = _run("build", app, "-o", tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"proxy-wasm: {tmp_path} is a folder: name the file that is to be made, such as {tmp_path}/app.wasm\n"
+    done = _run("build", app, "-o", app)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "would be overwritten" in done.stderr
+    assert app.read_text() == FILTER
+
+
 def test_a_source_that_is_missing_is_named(tmp_path: Path) -> None:
     done = _run("build", tmp_path / "no.py", "-o", tmp_path / "f.wasm")
     assert done.returncode == 3

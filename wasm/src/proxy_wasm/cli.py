@@ -31,6 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BuildError as error:
         print(f"proxy-wasm: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
+    except KeyboardInterrupt:
+        print("proxy-wasm: stopped", file=sys.stderr)
+        raise SystemExit(130) from None
     except BrokenPipeError:
         # The reader has seen enough, as `head` has; what is left must not be tried again when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

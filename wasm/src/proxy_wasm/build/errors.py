@@ -14,9 +14,13 @@ class ApplicationError(BuildError):
 
 
 class ToolError(BuildError):
-    """A tool is missing, cannot be installed, or failed."""
+    """A tool is missing, cannot be installed, or failed. `said` is all that it wrote on standard error."""
 
     exit_code = 4
+
+    def __init__(self, text: str, *, said: str = "") -> None:
+        super().__init__(text)
+        self.said = said
 
 
 class FormatError(BuildError):

@@ -29,20 +29,15 @@ def living(parts: Parts) -> frozenset[int]:
     """The places of the interpreter's functions that living types and modules have for this. Raises FormatError if there are none."""
     main, interpreter = parts.module(MAIN), parts.module(INTERPRETER)
     memory = _Memory(main)
-    exported = {item.name: item.index for item in main.exports if item.kind == "global"}
-    values = main.constants()
-
-    def known(name: str) -> int:
-        try:
-            return values[exported[f"{INTERPRETER}:{name}"]]
-        except KeyError:
-            raise FormatError(f"the component does not tell the interpreter's {name}: is componentize-py of the pinned version?") from None
-
-    table = known("table_base")
+    table = parts.address("table_base")
     functions = {table + offset: place for offset, place in enumerate(interpreter.own_elements())}
     named = {item.name: item.index - interpreter.imported_functions for item in interpreter.exports if item.kind == "function"}
-    functions |= {known(item.name): named[item.name] for item in interpreter.imports if item.module == "GOT.func" and item.name in named}
-    found = frozenset(functions[slot] for slot in _slots(memory, known("PyType_Type"), known("PyModule_Type")) if slot in functions)
+    functions |= {
+        parts.address(item.name): named[item.name] for item in interpreter.imports if item.module == "GOT.func" and item.name in named
+    }
+    found = frozenset(
+        functions[slot] for slot in _slots(memory, parts.address("PyType_Type"), parts.address("PyModule_Type")) if slot in functions
+    )
     if not found:
         raise FormatError("no living type was found in the saved memory: is componentize-py of the pinned version?")
     return found

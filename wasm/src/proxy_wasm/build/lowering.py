@@ -52,6 +52,15 @@ class Parts:
         """The core module of that name."""
         return self.modules[self.number(name)]
 
+    def address(self, name: str) -> int:
+        """The address of what the interpreter calls so, or of its part of the table (`table_base`). Raises FormatError."""
+        main = self.module(MAIN)
+        index = next((item.index for item in main.exports if item.kind == "global" and item.name == f"{INTERPRETER}:{name}"), None)
+        value = None if index is None else main.constants().get(index)
+        if value is None:
+            raise FormatError(f"the component does not tell the interpreter's {name}: is componentize-py of the pinned version?")
+        return value
+
     def with_module(self, name: str, module: Module) -> Parts:
         """The same with another core module of that name."""
         return replace(self, modules={**self.modules, self.number(name): module})
@@ -96,9 +105,19 @@ def lower(parts: Parts, callbacks: Iterable[Callback], *, binaryen: Binaryen, fo
     }
     interpreter = parts.number(INTERPRETER)
     needed |= {name: Provided(interpreter, name) for name in PYTHON_FUNCTIONS}
-    addresses = saved.callbacks(parts.module(MAIN))
+    needed["table"] = Provided(parts.number(MAIN), "__indirect_function_table")
+    main = parts.module(MAIN)
+    addresses = saved.callbacks(main)
     text = folder / "shim.wat"
-    text.write_text(shim(used.values(), {callback: addresses[callback.name] for callback in exported}, frees_bytes=True))
+    text.write_text(
+        shim(
+            used.values(),
+            {callback: addresses[callback.name] for callback in exported},
+            saved.host_class(main),
+            parts.address("_Py_NoneStruct"),
+            frees_bytes=True,
+        )
+    )
     assembled = Module.parse(binaryen.assemble(text, folder / "assembled.wasm").read_bytes())
     tied = []
     for item in assembled.imports:

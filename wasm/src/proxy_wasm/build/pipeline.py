@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from pathlib import Path
 from proxy_wasm.build import saved, tools
 from proxy_wasm.build.application import Application
 from proxy_wasm.build.areas import MODULES
-from proxy_wasm.build.errors import FormatError
+from proxy_wasm.build.errors import ApplicationError, BuildError, FormatError, ToolError
 from proxy_wasm.build.interface import WORLD, Callback, callbacks, hostcalls, world
 from proxy_wasm.build.lowering import Parts, lower
 from proxy_wasm.build.recording import Exercises, reduce
@@ -56,7 +57,11 @@ class Options:
 def build(source: Path, output: Path, options: Options, tell: tools.Tell) -> bool:
     """Makes `output`. Whether it had to be made; False: it was in the cache. Raises BuildError."""
     exercises = Exercises.load(options.profile) if options.profile else None
+    if output.is_dir():
+        raise BuildError(f"{output} is a folder: name the file that is to be made, such as {output / source.stem}.wasm")
     application = Application.examine(source, search=options.search, include=options.include)
+    if output.resolve() in {path.resolve() for path in (source, *application.files.values())}:
+        raise BuildError(f"{output} is a source file of the filter, and would be overwritten")
     cache = options.cache or tools.cache_folder()
     command = tools.componentize_py()
     binaryen = tools.binaryen(folder=cache / "tools", tell=tell)
@@ -94,9 +99,11 @@ def build(source: Path, output: Path, options: Options, tell: tools.Tell) -> boo
         made.write_bytes(finished.serialize())
         binaryen.validate(made)
         tell(f"  one core module of {made.stat().st_size / 1e6:.1f} MB ({time.monotonic() - began:.0f} s)")
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        _place(made, kept)
         _place(made, output)
+        try:
+            _place(made, kept)
+        except OSError as error:
+            tell(f"  not kept for the next time: {kept.parent}: {error.strerror or error}")
     return True
 
 
@@ -136,8 +143,38 @@ def _componentize(application: Application, options: Options, command: list[str]
     interface.mkdir()
     (interface / "filter.wit").write_text(world(callbacks(application.callbacks)))
     (sources / f"{ENTRY}.py").write_text(_entry(application, options))
-    tools.run([*command, "-d", interface, "-w", WORLD, "componentize", "--stub-wasi", "-p", sources, ENTRY, "-o", component], folder=folder)
+    # Of itself it would look for packages in whatever Python the environment names, which need not be this one.
+    packages = folder / "environment" / "lib" / "site-packages"
+    packages.mkdir(parents=True)
+    try:
+        tools.run(
+            [*command, "-d", interface, "-w", WORLD, "componentize", "--stub-wasi", "-p", sources, ENTRY, "-o", component],
+            environment={**os.environ, "VIRTUAL_ENV": str(packages.parent.parent)},
+            folder=folder,
+        )
+    except ToolError as error:
+        own = _traceback(error.said, application)
+        if own is None:
+            shown = error.said.partition("\n\nStack backtrace:")[0].strip() or str(error)
+            raise ToolError(f"componentize-py failed:\n{shown[:3000]}", said=error.said) from None
+        raise ApplicationError(own) from None
     return component.read_bytes()
+
+
+def _traceback(said: str, application: Application) -> str | None:
+    """The exception of the filter's own code among what componentize-py said, with the files' real names; None when it was another."""
+    asked = rf'  File "/0/{ENTRY}\.py", line \d+, in <module>\n    importlib\.import_module\(name\)\n'
+    found = re.search(
+        r"^(?:AssertionError: )?(Traceback \(most recent call last\):\n  File \"/.*?)(?:\n+Caused by:\n|\n+Stack backtrace:\n|\Z)",
+        said,
+        re.DOTALL | re.MULTILINE,
+    )
+    if found is None or re.search(asked, found[1]) is None:
+        return None
+    # The frames of the import that the entry asks for, and the lines that belong to each, say nothing.
+    own = re.sub(rf'^  File "(?:/python/importlib/|<frozen importlib|/0/{ENTRY}\.py).*\n(?:    .*\n)*', "", found[1], flags=re.MULTILINE)
+    named = re.sub(r'File "/0/([^"]+)"', lambda match: f'File "{application.files.get(match[1], match[1])}"', own)
+    return f"{application.module} cannot be imported by the filter's own Python, which is one for WebAssembly:\n{named.rstrip()}"
 
 
 def _entry(application: Application, options: Options) -> str:
@@ -149,6 +186,7 @@ def _entry(application: Application, options: Options) -> str:
         "@TRIMMED@": "" if options.trimmed else "# ",
         "@CUT_MODULES@": repr(saved.CUT_MODULES),
         "@CALLBACKS@": repr(saved.CALLBACKS),
+        "@HOST@": repr(saved.HOST),
         "@EXPORTED@": repr(application.callbacks),
         "@MESSAGE@": repr(MESSAGE),
     }
@@ -190,5 +228,8 @@ def _place(source: Path, target: Path) -> None:
     """Copies a file so that nobody ever sees half of it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    shutil.copyfile(source, temporary)
-    temporary.replace(target)
+    try:
+        shutil.copyfile(source, temporary)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from proxy_wasm.build.interface import ABI_MARKER, Callback, Hostcall
+from proxy_wasm.build.saved import HostClass
 
 _ADAPTER: Final = "wit-component:adapter:wasi:"
 
@@ -45,12 +46,32 @@ PYTHON_FUNCTIONS: Final[dict[str, str]] = {
     "PyLong_FromUnsignedLong": "(param i32) (result i32)",
     "PyLong_AsLong": "(param i32) (result i32)",
     "PyObject_Vectorcall": "(param i32 i32 i32 i32) (result i32)",
+    "PyLong_AsLongLong": "(param i32) (result i64)",
+    "PyLong_AsUnsignedLong": "(param i32) (result i32)",
+    "PyLong_AsUnsignedLongLong": "(param i32) (result i64)",
+    "PyLong_FromUnsignedLongLong": "(param i64) (result i32)",
+    "PyBytes_AsStringAndSize": "(param i32 i32 i32) (result i32)",
+    "PyBytes_FromStringAndSize": "(param i32 i32) (result i32)",
+    "PyTuple_New": "(param i32) (result i32)",
+    "PyTuple_SetItem": "(param i32 i32 i32) (result i32)",
+    "PyCMethod_New": "(param i32 i32 i32 i32) (result i32)",
+    "PyObject_SetAttrString": "(param i32 i32 i32) (result i32)",
+    "PyErr_Occurred": "(result i32)",
+    "PyErr_Clear": "",
     "PyErr_WriteUnraisable": "(param i32)",
     "Py_DecRef": "(param i32)",
 }
-"""The functions of Python's C API that callbacks are made with, and their types."""
+"""The functions of Python's C API that callbacks and hostcalls are made with, and their types."""
 _ARGUMENTS_OFFSET: Final = 1 << 31
 """`PY_VECTORCALL_ARGUMENTS_OFFSET`: there is room for one more before the arguments."""
+_METH_FASTCALL: Final = 0x80
+_SIZE_OF_METHOD: Final = 16
+"""Of C's `PyMethodDef`: name, function, flags, documentation."""
+_SCRATCH: Final = 192
+"""Bytes: 32 for the arguments of callbacks, then 64 for those of hostcalls, then what they put out."""
+_GIVEN: Final = 32
+_PUT_OUT: Final = 96
+_NUMBERS: Final = {"u32": "PyLong_AsUnsignedLong", "s32": "PyLong_AsLong", "u64": "PyLong_AsUnsignedLongLong", "s64": "PyLong_AsLongLong"}
 
 # Lines of standard output are logged as `info`, of standard error as `error`. The monotonic clock is the host's only clock.
 _WASI_TEXT: Final = """
@@ -93,12 +114,15 @@ def hostcall_export(name: str) -> str:
     return f"hostcall {name}"
 
 
-def shim(hostcalls: Iterable[Hostcall], callbacks: Mapping[Callback, int], *, frees_bytes: bool) -> str:
+def shim(hostcalls: Iterable[Hostcall], callbacks: Mapping[Callback, int], host_class: HostClass, none: int, *, frees_bytes: bool) -> str:
     """The shim's text.
 
     `callbacks` tells of each the address of the Python object to call. They are called by Python's C API and not by the component's own
-    exports, which takes a third of the time. With `frees_bytes`, the memory
-    of arguments that are bytes is freed here: componentize-py 0.25.1 forgets to. Were it to learn it, the memory would be freed twice.
+    exports, which takes a third of the time. So are hostcalls: the functions of `host_class` are replaced when a machine begins, and the
+    Python functions that stood there are called for arguments that are not plain. `none` is the address of Python's None.
+
+    With `frees_bytes`, the memory of arguments that are bytes is freed where these Python functions call: componentize-py 0.25.1 forgets
+    to. Were it to learn it, the memory would be freed twice.
     """
     imports: dict[str, str] = {}
 
@@ -106,10 +130,12 @@ def shim(hostcalls: Iterable[Hostcall], callbacks: Mapping[Callback, int], *, fr
         imports[name] = f'(import "env" "{name}" (func ${name} {_parameters(types)} (result i32)))'
 
     functions = []
-    for hostcall in hostcalls:
+    known = tuple(hostcalls)
+    for hostcall in known:
         pointers = ("i32",) * (1 if hostcall.form == "value" else len(hostcall.outputs))
         host(hostcall.environment_name, (*hostcall.core_types, *pointers))
         functions.append(_adapted(hostcall, frees_bytes=frees_bytes))
+        functions.append(_direct(hostcall, host_class.functions[hostcall.python_name][0], none))
     host("proxy_log", ("i32",) * 3)
     host("proxy_get_current_time_nanoseconds", ("i32",))
     imports["random_get"] = '(import "wasi_snapshot_preview1" "random_get" (func $random_get (param i32 i32) (result i32)))'
@@ -123,11 +149,11 @@ def shim(hostcalls: Iterable[Hostcall], callbacks: Mapping[Callback, int], *, fr
             f'(import "{PYTHON}" "memory" (memory $memory 1))',
             f'(import "{PYTHON}" "realloc" (func $realloc (param i32 i32 i32 i32) (result i32)))',
             f'(import "{PYTHON}" "free" (func $free (param i32)))',
+            f'(import "{PYTHON}" "table" (table $table 0 funcref))',
             '(export "memory" (memory $memory))',
             f'(func (export "{ABI_MARKER}"))',
-            "(global $arguments (mut i32) (i32.const 0))",
-            # The interpreter was saved without a thread in it. One thread enters it, and stays.
-            '(func (export "_initialize") (drop (call $PyGILState_Ensure)) (global.set $arguments (call $malloc (i32.const 32))))',
+            "(global $place (mut i32) (i32.const 0))",
+            _initialising(known, host_class),
             '(func $malloc (export "proxy_on_memory_allocate") (export "malloc") (param i32) (result i32)',
             "  (call $realloc (i32.const 0) (i32.const 0) (i32.const 8) (local.get 0)))",
             *functions,
@@ -144,6 +170,95 @@ def exports(callbacks: Iterable[Callback]) -> frozenset[str]:
     return frozenset(own | {callback.export_name for callback in callbacks})
 
 
+def _initialising(hostcalls: tuple[Hostcall, ...], host_class: HostClass) -> str:
+    """The function that the host calls first. The interpreter was saved without a thread in it: one enters it, and stays."""
+    lines = []
+    for number, hostcall in enumerate(hostcalls):
+        method = f"(i32.add (local.get $methods) (i32.const {number * _SIZE_OF_METHOD}))"
+        name = host_class.functions[hostcall.python_name][1]
+        lines.append(f"""
+  (i32.store {method} (i32.const {name}))
+  (i32.store offset=4 {method} (table.grow $table (ref.func $direct:{hostcall.name}) (i32.const 1)))
+  (i32.store offset=8 {method} (i32.const {_METH_FASTCALL})) (i32.store offset=12 {method} (i32.const 0))
+  (local.set $function (call $PyCMethod_New {method} (i32.const 0) (i32.const 0) (i32.const 0)))
+  (drop (call $PyObject_SetAttrString (i32.const {host_class.address}) (i32.const {name}) (local.get $function)))
+  (call $Py_DecRef (local.get $function))""")
+    return f"""
+(elem declare func {" ".join(f"$direct:{hostcall.name}" for hostcall in hostcalls)})
+(func (export "_initialize") (local $methods i32) (local $function i32)
+  (drop (call $PyGILState_Ensure))
+  (global.set $place (call $malloc (i32.const {_SCRATCH})))
+  (local.set $methods (call $malloc (i32.const {max(1, len(hostcalls)) * _SIZE_OF_METHOD})))
+  {"".join(lines)})
+(func $taken (param $pointer i32) (param $length i32) (result i32) (local $made i32)
+  (local.set $made (call $PyBytes_FromStringAndSize (local.get $pointer) (local.get $length)))
+  (if (local.get $pointer) (then (call $free (local.get $pointer))))
+  (local.get $made))"""
+
+
+def _direct(hostcall: Hostcall, slow: int, none: int) -> str:
+    """A hostcall as a function of Python's, with the calling convention METH_FASTCALL.
+
+    Whatever is not of the plain type, or too large, goes to the Python function `slow`, which converts or complains.
+    """
+    locals_, reads, given, bytes_ = [], [], [], 0
+    for number, parameter in enumerate(hostcall.parameters):
+        argument = f"(i32.load offset={4 * number} (local.get $arguments))"
+        if parameter.is_bytes:
+            place = _GIVEN + 8 * bytes_
+            bytes_ += 1
+            target = f"(i32.add (global.get $place) (i32.const {place})) (i32.add (global.get $place) (i32.const {place + 4}))"
+            reads.append(f"(br_if $slow (call $PyBytes_AsStringAndSize {argument} {target}))")
+            given += [f"(i32.load offset={place} (global.get $place))", f"(i32.load offset={place + 4} (global.get $place))"]
+        else:
+            (core,) = parameter.core_types
+            locals_.append(f"(local $n{number} {core})")
+            reads.append(
+                f"(local.set $n{number} (call ${_NUMBERS[parameter.type]} {argument}))"
+                f" (if ({core}.eq (local.get $n{number}) ({core}.const -1)) (then (br_if $slow (call $PyErr_Occurred))))"
+            )
+            given.append(f"(local.get $n{number})")
+    clear, pointers, values = [], [], []
+    for number, kind in enumerate(hostcall.answers):
+        place = _PUT_OUT + 8 * number
+        clear.append(f"(i64.store offset={place} (global.get $place) (i64.const 0))")
+        pointers.append(f"(i32.add (global.get $place) (i32.const {place}))")
+        if kind == "list<u8>":
+            pointers.append(f"(i32.add (global.get $place) (i32.const {place + 4}))")
+            values.append(f"(call $taken (i32.load offset={place} (global.get $place)) (i32.load offset={place + 4} (global.get $place)))")
+        elif kind == "u64":
+            values.append(f"(call $PyLong_FromUnsignedLongLong (i64.load offset={place} (global.get $place)))")
+        else:
+            values.append(f"(call $PyLong_FromUnsignedLong (i32.load offset={place} (global.get $place)))")
+    status = "(call $PyLong_FromUnsignedLong (local.get $status))"
+    if hostcall.form == "status":
+        answer = status
+    elif hostcall.form == "value":
+        answer = values[0]
+    elif hostcall.form == "tuple":
+        answer = _tuple([status, *values])
+    else:
+        found = values[0] if len(values) == 1 else _tuple(values)
+        answer = f"(if (result i32) (local.get $status) (then (i32.const {none})) (else {found}))"
+    return f"""
+(func $direct:{hostcall.name} (param $self i32) (param $arguments i32) (param $count i32) (result i32)
+  {" ".join(locals_)} (local $status i32) (local $tuple i32)
+  (block $slow
+    (br_if $slow (i32.ne (local.get $count) (i32.const {len(hostcall.parameters)})))
+    {" ".join(reads)}
+    {" ".join(clear)}
+    (local.set $status (call ${hostcall.environment_name} {" ".join(given)} {" ".join(pointers)}))
+    (return {answer}))
+  (call $PyErr_Clear)
+  (call $PyObject_Vectorcall (i32.const {slow}) (local.get $arguments) (local.get $count) (i32.const 0)))"""
+
+
+def _tuple(items: list[str]) -> str:
+    """An expression for a Python tuple of these."""
+    sets = " ".join(f"(drop (call $PyTuple_SetItem (local.get $tuple) (i32.const {place}) {item}))" for place, item in enumerate(items))
+    return f"(block (result i32) (local.set $tuple (call $PyTuple_New (i32.const {len(items)}))) {sets} (local.get $tuple))"
+
+
 def _calling(callback: Callback, address: int) -> str:
     """The function that the host calls for a callback: numbers become Python's, and back.
 
@@ -151,14 +266,14 @@ def _calling(callback: Callback, address: int) -> str:
     """
     count = len(callback.parameters)
     made = " ".join(f"(local.set $a{place} (call $PyLong_FromUnsignedLong (local.get {place})))" for place in range(count))
-    placed = " ".join(f"(i32.store offset={4 * place + 4} (global.get $arguments) (local.get $a{place}))" for place in range(count))
+    placed = " ".join(f"(i32.store offset={4 * place + 4} (global.get $place) (local.get $a{place}))" for place in range(count))
     released = " ".join(f"(call $Py_DecRef (local.get $a{place}))" for place in range(count))
     answer = "(local.set $n (call $PyLong_AsLong (local.get $r)))" if callback.answers else ""
     return f"""
 (func (export "{callback.export_name}") {_parameters(["i32"] * count)} {"(result i32)" if callback.answers else ""}
   {" ".join(f"(local $a{place} i32)" for place in range(count))} (local $r i32) (local $n i32)
   {made} {placed}
-  (local.set $r (call $PyObject_Vectorcall (i32.const {address}) (i32.add (global.get $arguments) (i32.const 4))
+  (local.set $r (call $PyObject_Vectorcall (i32.const {address}) (i32.add (global.get $place) (i32.const 4))
     (i32.const {count + _ARGUMENTS_OFFSET - (1 << 32)}) (i32.const 0)))
   {released}
   (if (local.get $r) (then {answer} (call $Py_DecRef (local.get $r))) (else (call $PyErr_WriteUnraisable (i32.const {address}))))

@@ -49,7 +49,7 @@ def run(command: Sequence[str | Path], *, environment: Mapping[str, str] | None 
     if done.returncode:
         # A validator's complaint ends with the whole module.
         said = (done.stderr.strip() or done.stdout.strip())[:3000]
-        raise ToolError(f"{name} failed with status {done.returncode}:\n{said}")
+        raise ToolError(f"{name} failed with status {done.returncode}:\n{said}", said=done.stderr)
     return done.stdout
 
 
@@ -114,6 +114,7 @@ def binaryen(*, folder: Path, tell: Tell) -> Binaryen:
 
 def install(*, folder: Path, tell: Tell) -> Binaryen:
     """Binaryen in `folder`, of the version that this build was tested with; downloads it from npm unless it is there."""
+    folder = folder.absolute()  # npm runs in another
     place = folder / f"binaryen-{BINARYEN}"
     programs = place / "node_modules" / "binaryen" / "bin"
     found = _binaryen_in(programs)
