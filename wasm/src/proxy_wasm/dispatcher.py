@@ -178,7 +178,13 @@ class Dispatcher:
         context: Context | None = self._streams.get(context_id) or self._roots.get(context_id)
         if context is not None:
             context._over = True
-            self._call(context, context.on_log, "on_log")  # type: ignore[attr-defined]
+            try:
+                answer = context.on_log()  # type: ignore[attr-defined]
+            except BaseException as error:
+                report(error, "on_log", context_id)
+                return
+            if answer is not None:
+                self._aside(context, answer, "on_log")
 
     def on_delete(self, context_id: int) -> None:
         """The context is gone: what waits on its behalf ends."""

@@ -35,7 +35,7 @@ def integer(*path: str) -> int | None:
 
     None also when it is not encoded as one.
     """
-    value = get(*path)
+    value = bound.host.get_property(_paths.get(path) or _encode(path))
     return int.from_bytes(value, "little", signed=True) if value is not None and len(value) == 8 else None
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mcprun_filter.breaker import Transition
 
 TICK_MILLISECONDS = 1000
+MAX_PLANS = 1024
 LOOKED_AT_BYTES = 4096
 """How much of a gRPC message is waited for in order to learn the model's name."""
 REFUSAL_HEADER = "x-mcprun-refusal"
@@ -53,6 +54,18 @@ class Shared:
         return True
 
 
+class Plan:
+    """What becomes of every request to one path, where rules look at nothing else."""
+
+    __slots__ = ("circuit", "decision", "model")
+
+    def __init__(self, decision: Decision, circuit: Circuit | None, model: bytes) -> None:
+        self.decision = decision
+        self.circuit = circuit
+        """None when it is none of the breakers' business."""
+        self.model = model
+
+
 class Stream(HttpContext["Guard"]):
     """One request, from its headers to its end."""
 
@@ -64,6 +77,8 @@ class Stream(HttpContext["Guard"]):
     """The breakers as they were when it was sent: outcomes count for those alone."""
     _probe: tuple[bytes, int, int] | None = None
     """Node, token and generation, when it is a probe."""
+    _status: int | None = None
+    """Of the response, once its headers came."""
     _is_grpc = False
     _waits_for_model = False
     _counted = False
@@ -72,22 +87,34 @@ class Stream(HttpContext["Guard"]):
 
     def on_request_headers(self, headers: HeaderMap, end_of_stream: bool) -> Action | None:
         """Tags it, and steers it once its model is known."""
-        policy = self.root.policy
-        path = headers.get(":path") or b""
-        self._complete = end_of_stream
-        self._is_grpc = is_grpc(headers.get("content-type"))
-        tenant = self._tenant = self.root.tenant(headers) if policy.tenants else policy.default
+        root = self.root
+        policy = root.policy
+        asked = headers.get(":path") or b""
         client_tag = headers.get(policy.routing_header)
-        if tenant.rules.rules or client_tag is not None:
-            decision = self._decision = tenant.rules.decide(path, headers.get, tenant=tenant.name.encode(), client_tag=client_tag)
-            self._apply(headers, decision, client_tag)
-            path = decision.path
+        self._complete = end_of_stream
+        plan = root.plans.get(asked) if client_tag is None else None
+        if plan is not None:
+            decision = self._decision = plan.decision
+            if decision.tag or decision.rewritten:
+                self._apply(headers, decision, None)
+            return None if plan.circuit is None else self._steer(plan.circuit, plan.model)
+        self._is_grpc = is_grpc(headers.get("content-type"))
+        tenant = self._tenant = root.tenant(headers) if policy.tenants else policy.default
+        decision = self._decision = tenant.rules.decide(asked, headers.get, tenant=tenant.name.encode(), client_tag=client_tag)
+        self._apply(headers, decision, client_tag)
+        path = decision.path
         if not is_guarded(path, grpc=self._is_grpc):
+            if client_tag is None and not self._is_grpc:
+                root.plan(asked, decision, None, UNKNOWN)
             return None
-        if self._is_grpc and self.root.reads_messages and in_message(path) and not end_of_stream:
+        if self._is_grpc and root.reads_messages and in_message(path) and not end_of_stream:
             self._waits_for_model = True
             return Action.PAUSE
-        return self._steer(from_path(path))
+        model = from_path(path)
+        circuit = policy.circuit(tenant, model, decision.tag)
+        if client_tag is None and not self._is_grpc:
+            root.plan(asked, decision, circuit, model)
+        return self._steer(circuit, model)
 
     def on_request_body(self, size: int, end_of_stream: bool) -> Action | None:
         """The first message of a gRPC call names the model."""
@@ -98,7 +125,10 @@ class Stream(HttpContext["Guard"]):
         if name is NEED_MORE and size < LOOKED_AT_BYTES and not end_of_stream:
             return Action.PAUSE
         self._waits_for_model = False
-        return self._steer(name or UNKNOWN)
+        assert self._tenant is not None  # noqa: S101  set with the headers
+        assert self._decision is not None  # noqa: S101  as well
+        model = name or UNKNOWN
+        return self._steer(self.root.policy.circuit(self._tenant, model, self._decision.tag), model)
 
     def on_response_headers(self, headers: HeaderMap, end_of_stream: bool) -> None:
         """Tells the client the tag. What is a failure by its status counts at once, before the rest of the answer is sent."""
@@ -107,7 +137,7 @@ class Stream(HttpContext["Guard"]):
             headers[self.root.policy.routing_header] = decision.tag
         if self._circuit is None or self._refused:
             return
-        status = outcomes.http_code(headers.get(":status"))
+        status = self._status = outcomes.http_code(headers.get(":status"))
         if status is not None and status >= 500:
             self._ended(status=status, answered=True)
         elif self._probe is not None and not self._is_grpc:
@@ -116,11 +146,9 @@ class Stream(HttpContext["Guard"]):
 
     def on_log(self) -> None:
         """What is known at the end: resets, timeouts, and the status of gRPC in its trailers."""
-        if self._circuit is None or self._refused:
+        if self._circuit is None or self._refused or self._counted:
             return
-        if self._counted:
-            return
-        status = properties.integer("response", "code")
+        status = properties.integer("response", "code") if self._status is None else self._status
         self._ended(
             status=status,
             grpc_status=properties.integer("response", "grpc_status") if self._is_grpc else None,
@@ -140,13 +168,10 @@ class Stream(HttpContext["Guard"]):
         if decision.rewritten:
             headers[":path"] = decision.path
 
-    def _steer(self, model: bytes) -> Action | None:
+    def _steer(self, circuit: Circuit, model: bytes) -> Action | None:
         """Sends it to a node that is well, to one that is to be probed, or back."""
-        root = self.root
-        assert self._tenant is not None  # noqa: S101  set with the headers
-        side = self._decision.tag if self._decision is not None else b""
-        circuit = self._circuit = root.policy.circuit(self._tenant, model, side)
-        fleet = self._generations = root.fleets.view(circuit)
+        self._circuit = circuit
+        fleet = self._generations = self.root.fleets.view(circuit)
         for breaker in fleet.breakers.values():
             if breaker.state != CLOSED:
                 return self._avoid(circuit, fleet, model)
@@ -206,9 +231,11 @@ class Stream(HttpContext["Guard"]):
         assert circuit is not None  # noqa: S101  asked before
         address = properties.get("upstream", "address")
         node = self.root.topology.node(address) if address else None
-        outcome, _ = outcomes.classify(
-            status=status, grpc_status=grpc_status, flags=flags, answered=answered, request_complete=self._complete
-        )
+        outcome = outcomes.OK
+        if flags or grpc_status or not answered or status is None or status >= 400:
+            outcome, _ = outcomes.classify(
+                status=status, grpc_status=grpc_status, flags=flags, answered=answered, request_complete=self._complete
+            )
         if outcome != outcomes.OK:
             outcome = self._looked_into(outcome, status=status, grpc_status=grpc_status, flags=flags, answered=answered)
         now = _now()
@@ -295,6 +322,8 @@ class Guard(RootContext):
         self.fleets = Fleets(Shared(), max_fleets=self.policy.max_fleets)
         self.tally = Tally(self.fleets)
         self.topology = Topology(self.policy)
+        self.plans: dict[bytes, Plan] = {}
+        """By paths as clients write them."""
         self._circuits: dict[bytes, Circuit] = {}
         self._known: set[tuple[bytes, bytes]] = set()
         self._unknown: dict[tuple[bytes, bytes], Circuit] = {}
@@ -340,6 +369,14 @@ class Guard(RootContext):
             self._tell_withheld()
         if create and (circuit.key, node) not in self._known:
             self._know(circuit, node)
+
+    def plan(self, path: bytes, decision: Decision, circuit: Circuit | None, model: bytes) -> None:
+        """Notes what becomes of requests to a path that are not gRPC, where that depends on nothing else."""
+        if self.policy.tenants or not self.policy.default.rules.by_path or not decision.path.startswith((b"/v1/", b"/v2/")):
+            return
+        if len(self.plans) >= MAX_PLANS:
+            self.plans.clear()
+        self.plans[path] = Plan(decision, circuit, model)
 
     def tells(self, level: str) -> bool:
         """Whether the policy wants lines of that level."""

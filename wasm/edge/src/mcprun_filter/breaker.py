@@ -239,7 +239,7 @@ class Breaker:
 
     def hot(self, now: int, thresholds: Thresholds) -> bool:
         """Whether the order of its next outcomes matters, so that each is to be written at once."""
-        return self.state == CLOSED and (self.consecutive > 0 or self.totals(now, thresholds)[1] > 0)
+        return self.state == CLOSED and (self.consecutive > 0 or (any(self.window[2::3]) and self.totals(now, thresholds)[1] > 0))
 
     # Isolation and probes
 

@@ -32,6 +32,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+PREFIX = b"breaker/"
+"""Begins the keys of all records in shared data."""
 MAX_NODES = 64
 MAX_NODE_NAME = 128
 LARGEST_TOKEN = 0xFFFF_FFFF_FFFF_FFFF
@@ -42,10 +44,12 @@ LATEST = 0xFFFF_FFFF * 1000
 class Circuit:
     """What a fleet's record is read with: where it is kept, and what today's policy says of it."""
 
-    __slots__ = ("key", "nodes", "thresholds")
+    __slots__ = ("key", "nodes", "place", "thresholds")
 
     def __init__(self, key: bytes, thresholds: Thresholds, nodes: Sequence[bytes] = ()) -> None:
         self.key = key
+        self.place = PREFIX + key
+        """Its key in shared data."""
         self.thresholds = thresholds
         self.nodes = tuple(nodes)
         """The nodes there are. Empty: those that are in the record."""

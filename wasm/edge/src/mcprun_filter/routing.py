@@ -87,10 +87,12 @@ class Decision:
 class Rules:
     """The rules of one tenant, in order."""
 
-    __slots__ = ("rules", "trust_client")
+    __slots__ = ("by_path", "rules", "trust_client")
 
     def __init__(self, rules: tuple[Rule, ...], *, trust_client: bool = False) -> None:
         self.rules = rules
+        self.by_path = all(rule.kind == PREFIX for rule in rules)
+        """Whether they look at nothing but the path, and at the client's own tag."""
         self.trust_client = trust_client
         """Whether a client's own tag outweighs the rules."""
 

@@ -8,6 +8,7 @@ either way what is there now is read again and swapped.
 
 from __future__ import annotations
 
+from mcprun_filter.fleet import PREFIX
 from mcprun_filter.record import INITIAL, decode, encode
 
 TYPE_CHECKING = False
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 NO_CAS = 0xFFFF_FFFF
 """A number that no value has: they are counted up from 1."""
-PREFIX = b"breaker/"
 REGISTRY = b"breakers"
 """The key of the list of all fleets, by which `status` finds them. Lines, only ever added to."""
 OVERFLOW = b"*"
@@ -66,6 +66,14 @@ class Fleets:
 
     def view(self, circuit: Circuit) -> Fleet:
         """The fleet as it is now, only to be read; fresh when nothing is recorded of it."""
+        found = self._data.get(circuit.place)
+        if found is not None:
+            cached = self._cache.get(circuit.key)
+            if cached is not None and cached[0] == found[1]:
+                fleet = cached[1]
+                fleet.thresholds = circuit.thresholds
+                fleet.nodes = circuit.nodes
+                return fleet
         fleet, known = self._view(circuit.key, circuit)
         if not known and self._full:
             fleet, _ = self._view(OVERFLOW, circuit)
