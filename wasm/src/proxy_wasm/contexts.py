@@ -205,16 +205,12 @@ class HttpContext(Context, Generic[RootT_co]):
 
     def __init__(self, context_id: int, root: RootT_co) -> None:
         self._id = context_id
-        self._root = root
-
-    @property
-    def root(self) -> RootT_co:
+        self.root = root
         """The filter that this stream goes through."""
-        return self._root
 
     @property
     def _timers(self) -> TimerQueue:
-        return self._root._timers
+        return self.root._timers
 
     @property
     def request_headers(self) -> HeaderMap:

@@ -214,6 +214,18 @@ class Dispatcher:
             return self._failed(context, error, "on_request_headers", _REQUEST)
         return 0 if answer is None else self._answer(context, answer, "on_request_headers", _REQUEST)
 
+    def begin_request(self, context_id: int, parent_id: int, end_of_stream: int) -> int:
+        """A new stream of that root, and its request's headers: both in one call, since each costs every request some microseconds."""
+        self.on_context_create(context_id, parent_id)
+        context = self._streams.get(context_id)
+        if context is None:
+            return 0
+        try:
+            answer = context.on_request_headers(REQUEST_HEADERS, end_of_stream != 0)
+        except BaseException as error:
+            return self._failed(context, error, "on_request_headers", _REQUEST)
+        return 0 if answer is None else self._answer(context, answer, "on_request_headers", _REQUEST)
+
     def on_request_body(self, context_id: int, size: int, end_of_stream: int) -> int:
         """Answers an `Action`."""
         context = self._streams.get(context_id)

@@ -112,7 +112,8 @@ def lower(parts: Parts, callbacks: Iterable[Callback], *, binaryen: Binaryen, fo
     text.write_text(
         shim(
             used.values(),
-            {callback: addresses[callback.name] for callback in exported},
+            exported,
+            addresses,
             saved.host_class(main),
             parts.address("_Py_NoneStruct"),
             frees_bytes=True,

@@ -23,7 +23,7 @@ from proxy_wasm.build.errors import ApplicationError, BuildError, FormatError, T
 from proxy_wasm.build.interface import WORLD, Callback, callbacks, hostcalls, world
 from proxy_wasm.build.lowering import Parts, lower
 from proxy_wasm.build.recording import Exercises, reduce
-from proxy_wasm.build.shim import exports
+from proxy_wasm.build.shim import BEGIN_REQUEST, exports
 from proxy_wasm.build.trim import MESSAGE, trim
 from proxy_wasm.build.wasm import Module
 
@@ -186,6 +186,7 @@ def _entry(application: Application, options: Options) -> str:
         "@TRIMMED@": "" if options.trimmed else "# ",
         "@CUT_MODULES@": repr(saved.CUT_MODULES),
         "@CALLBACKS@": repr(saved.CALLBACKS),
+        "@BEGIN_REQUEST@": repr(BEGIN_REQUEST),
         "@HOST@": repr(saved.HOST),
         "@EXPORTED@": repr(application.callbacks),
         "@MESSAGE@": repr(MESSAGE),

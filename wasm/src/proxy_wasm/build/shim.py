@@ -64,6 +64,17 @@ PYTHON_FUNCTIONS: Final[dict[str, str]] = {
 """The functions of Python's C API that callbacks and hostcalls are made with, and their types."""
 _ARGUMENTS_OFFSET: Final = 1 << 31
 """`PY_VECTORCALL_ARGUMENTS_OFFSET`: there is room for one more before the arguments."""
+BEGIN_REQUEST: Final = "begin_request"
+"""What the dispatcher has for a stream's creation and its request's headers together."""
+_SETTLE: Final = """
+(global $new (mut i32) (i32.const 0))
+(global $parent (mut i32) (i32.const 0))
+(func $settle (local $id i32)
+  (if (global.get $new) (then
+    (local.set $id (global.get $new)) (global.set $new (i32.const 0))
+    (call $python:on_context_create (local.get $id) (global.get $parent)))))
+"""
+"""Creates the stream that waits to be."""
 _METH_FASTCALL: Final = 0x80
 _SIZE_OF_METHOD: Final = 16
 """Of C's `PyMethodDef`: name, function, flags, documentation."""
@@ -114,12 +125,21 @@ def hostcall_export(name: str) -> str:
     return f"hostcall {name}"
 
 
-def shim(hostcalls: Iterable[Hostcall], callbacks: Mapping[Callback, int], host_class: HostClass, none: int, *, frees_bytes: bool) -> str:
+def shim(
+    hostcalls: Iterable[Hostcall],
+    callbacks: Iterable[Callback],
+    addresses: Mapping[str, int],
+    host_class: HostClass,
+    none: int,
+    *,
+    frees_bytes: bool,
+) -> str:
     """The shim's text.
 
-    `callbacks` tells of each the address of the Python object to call. They are called by Python's C API and not by the component's own
-    exports, which takes a third of the time. So are hostcalls: the functions of `host_class` are replaced when a machine begins, and the
-    Python functions that stood there are called for arguments that are not plain. `none` is the address of Python's None.
+    `addresses` tells of each callback, by its name, the address of the Python object to call. They are called by Python's C API and not
+    by the component's own exports, which takes a third of the time. So are hostcalls: the functions of `host_class` are replaced when a
+    machine begins, and the Python functions that stood there are called for arguments that are not plain. `none` is the address of
+    Python's None.
 
     With `frees_bytes`, the memory of arguments that are bytes is freed where these Python functions call: componentize-py 0.25.1 forgets
     to. Were it to learn it, the memory would be freed twice.
@@ -141,7 +161,10 @@ def shim(hostcalls: Iterable[Hostcall], callbacks: Mapping[Callback, int], host_
     imports["random_get"] = '(import "wasi_snapshot_preview1" "random_get" (func $random_get (param i32 i32) (result i32)))'
     for name, types in PYTHON_FUNCTIONS.items():
         imports[name] = f'(import "{PYTHON}" "{name}" (func ${name} {types}))'
-    functions += [_calling(callback, address) for callback, address in callbacks.items()]
+    for callback in callbacks:
+        functions.append(_calling(callback.name, len(callback.parameters), addresses[callback.name], answers=callback.answers))
+        functions.append(_exported(callback))
+    functions.append(_calling(BEGIN_REQUEST, 3, addresses[BEGIN_REQUEST], answers=True))
     return "\n".join(
         [
             "(module",
@@ -154,6 +177,7 @@ def shim(hostcalls: Iterable[Hostcall], callbacks: Mapping[Callback, int], host_
             f'(func (export "{ABI_MARKER}"))',
             "(global $place (mut i32) (i32.const 0))",
             _initialising(known, host_class),
+            _SETTLE,
             '(func $malloc (export "proxy_on_memory_allocate") (export "malloc") (param i32) (result i32)',
             "  (call $realloc (i32.const 0) (i32.const 0) (i32.const 8) (local.get 0)))",
             *functions,
@@ -259,25 +283,42 @@ def _tuple(items: list[str]) -> str:
     return f"(block (result i32) (local.set $tuple (call $PyTuple_New (i32.const {len(items)}))) {sets} (local.get $tuple))"
 
 
-def _calling(callback: Callback, address: int) -> str:
-    """The function that the host calls for a callback: numbers become Python's, and back.
+def _exported(callback: Callback) -> str:
+    """The function that the host calls for a callback.
+
+    A stream's creation waits for the callback that comes next: with its request's headers it is one call of Python's instead of two.
+    """
+    types = ["i32"] * len(callback.parameters)
+    head = f'(func (export "{callback.export_name}") {_parameters(types)} {"(result i32)" if callback.answers else ""}'
+    call = f"(call $python:{callback.name} {_locals(len(types))})"
+    if callback.name == "on_context_create":
+        return f"""{head} (call $settle)
+  (if (local.get 1) (then (global.set $new (local.get 0)) (global.set $parent (local.get 1))) (else {call})))"""
+    if callback.name == "on_request_headers":
+        return f"""{head} (if (result i32) (i32.eq (local.get 0) (global.get $new))
+  (then (global.set $new (i32.const 0)) (call $python:{BEGIN_REQUEST} (local.get 0) (global.get $parent) (local.get 2)))
+  (else (call $settle) {call})))"""
+    return f"{head} (call $settle) {call})"
+
+
+def _calling(name: str, count: int, address: int, *, answers: bool) -> str:
+    """Calls a Python object with so many numbers.
 
     An exception, which the dispatcher lets through only when memory has run out, is told on standard error; the answer is then 0.
     """
-    count = len(callback.parameters)
     made = " ".join(f"(local.set $a{place} (call $PyLong_FromUnsignedLong (local.get {place})))" for place in range(count))
     placed = " ".join(f"(i32.store offset={4 * place + 4} (global.get $place) (local.get $a{place}))" for place in range(count))
     released = " ".join(f"(call $Py_DecRef (local.get $a{place}))" for place in range(count))
-    answer = "(local.set $n (call $PyLong_AsLong (local.get $r)))" if callback.answers else ""
+    answer = "(local.set $n (call $PyLong_AsLong (local.get $r)))" if answers else ""
     return f"""
-(func (export "{callback.export_name}") {_parameters(["i32"] * count)} {"(result i32)" if callback.answers else ""}
+(func $python:{name} {_parameters(["i32"] * count)} {"(result i32)" if answers else ""}
   {" ".join(f"(local $a{place} i32)" for place in range(count))} (local $r i32) (local $n i32)
   {made} {placed}
   (local.set $r (call $PyObject_Vectorcall (i32.const {address}) (i32.add (global.get $place) (i32.const 4))
     (i32.const {count + _ARGUMENTS_OFFSET - (1 << 32)}) (i32.const 0)))
   {released}
   (if (local.get $r) (then {answer} (call $Py_DecRef (local.get $r))) (else (call $PyErr_WriteUnraisable (i32.const {address}))))
-  {"(local.get $n)" if callback.answers else ""})"""
+  {"(local.get $n)" if answers else ""})"""
 
 
 def _parameters(types: Iterable[str]) -> str:
