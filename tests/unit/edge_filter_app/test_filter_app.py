@@ -237,3 +237,14 @@ def test_the_policy_says_which_lines_are_told(policy: dict[str, str], told: set[
         lines = [line.message for line in host.logs]
     words = {"failed": "failed: ", "isolated": " is isolated for ", "probed": " is probed", "back": " is back"}
     assert {name for name, words in words.items() if any(words in line for line in lines)} == told
+
+
+def test_every_success_counts_once_whatever_way_it_takes(mesh: Simulation) -> None:
+    for turn in range(5):
+        for number in range(12):
+            ask(mesh, worker=number % 2, node=("10.0.0.1:80", "10.0.0.2:80")[number % 3 == 0])
+        if turn == 2:
+            ask(mesh, status=500)
+        mesh.advance(1)
+    (fleet,) = status(mesh)["fleets"]
+    assert {node["node"]: (node["requests"], node["failures"]) for node in fleet["nodes"]} == {"one": (41, 1), "two": (20, 0)}

@@ -195,6 +195,8 @@ class Dispatcher:
         context._over = context._deleted = True
         if context._tasks or context._grpc:
             self._abandon(context)
+        if context.__class__.on_delete is HttpContext.on_delete:  # type: ignore[attr-defined]
+            return
         try:
             context.on_delete()  # type: ignore[attr-defined]
         except BaseException as error:

@@ -24,7 +24,7 @@ NEVER = 0xFFFFFFFF
 
 def get(key: str | bytes) -> tuple[bytes, int] | None:
     """The value and its CAS number."""
-    return bound.host.get_shared_data(_key(key))
+    return bound.host.get_shared_data(key if key.__class__ is bytes else _key(key))
 
 
 def set(key: str | bytes, value: bytes, cas: int | None = None) -> None:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 TICK_MILLISECONDS = 1000
 MAX_PLANS = 1024
+NO_FLAGS = bytes(8)
+"""Envoy's response flags of a stream that nothing was wrong with, as the property has them."""
 LOOKED_AT_BYTES = 4096
 """How much of a gRPC message is waited for in order to learn the model's name."""
 REFUSAL_HEADER = "x-mcprun-refusal"
@@ -41,9 +43,7 @@ _LEVELS = ("trace", "debug", "info", "warn", "error", "critical")
 class Shared:
     """Envoy's shared data, as `Fleets` takes it."""
 
-    def get(self, key: bytes) -> tuple[bytes, int] | None:
-        """The value and its CAS number."""
-        return shared_data.get(key)
+    get = staticmethod(shared_data.get)
 
     def set(self, key: bytes, value: bytes, cas: int) -> bool:
         """Whether it was set."""
@@ -137,7 +137,8 @@ class Stream(HttpContext["Guard"]):
             headers[self.root.policy.routing_header] = decision.tag
         if self._circuit is None or self._refused:
             return
-        status = self._status = outcomes.http_code(headers.get(":status"))
+        code = headers.get(":status")
+        status = self._status = 200 if code == b"200" else outcomes.http_code(code)
         if status is not None and status >= 500:
             self._ended(status=status, answered=True)
         elif self._probe is not None and not self._is_grpc:
@@ -148,11 +149,14 @@ class Stream(HttpContext["Guard"]):
         """What is known at the end: resets, timeouts, and the status of gRPC in its trailers."""
         if self._circuit is None or self._refused or self._counted:
             return
+        flags = properties.get("response", "flags")
+        if flags == NO_FLAGS and self._succeeded_again():
+            return
         status = properties.integer("response", "code") if self._status is None else self._status
         self._ended(
             status=status,
             grpc_status=properties.integer("response", "grpc_status") if self._is_grpc else None,
-            flags=properties.integer("response", "flags") or 0,
+            flags=0 if flags is None else int.from_bytes(flags, "little"),
             answered=bool(status) and self._response_started,
         )
 
@@ -223,6 +227,19 @@ class Stream(HttpContext["Guard"]):
             grpc_status=refusal.grpc_status if self._is_grpc else None,
         )
         return Action.PAUSE
+
+    def _succeeded_again(self) -> bool:
+        """Counts an ordinary success, where all is as it was at the one before."""
+        fleet, status, circuit = self._generations, self._status, self._circuit
+        if fleet is None or circuit is None or status is None or status >= 400 or self._probe is not None:
+            return False
+        if self._is_grpc and properties.integer("response", "grpc_status") != 0:
+            return False
+        address = properties.get("upstream", "address")
+        if address is None:
+            return False
+        root = self.root
+        return root.tally.again(circuit, root.topology.node(address), fleet)
 
     def _ended(self, *, status: int | None, grpc_status: int | None = None, flags: int = 0, answered: bool) -> None:
         """Counts its outcome, once."""

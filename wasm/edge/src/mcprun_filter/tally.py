@@ -21,15 +21,28 @@ MAX_PENDING = 4096
 class Tally:
     """One worker's outcomes that are not written yet: at most `MAX_PENDING` counts, which a node's outcome then flushes."""
 
-    __slots__ = ("_fleets", "_pending", "_size", "withheld")
+    __slots__ = ("_again", "_fleets", "_pending", "_size", "withheld")
 
     def __init__(self, fleets: Fleets) -> None:
         self._fleets = fleets
         # Of each fleet: what to find it with, and for each node and generation the tallied successes and the unwritten failures.
         self._pending: dict[bytes, tuple[Circuit, dict[tuple[bytes, int], list[int]]]] = {}
+        # For `again`: what a success was last counted in, and the fleet as it was then.
+        self._again: dict[tuple[bytes, bytes], tuple[Fleet, list[int]]] = {}
         self._size = 0
         self.withheld = 0
         """How many isolations the cap prevented."""
+
+    def again(self, circuit: Circuit, node: bytes, fleet: Fleet) -> bool:
+        """Counts one more success of an ordinary request, if nothing was written since the last one: the usual case, in few steps.
+
+        fleet: as it was when the request was sent. False: nothing is counted; `report` it.
+        """
+        last = self._again.get((circuit.key, node))
+        if last is None or last[0] is not fleet or self._fleets.view(circuit) is not fleet:
+            return False
+        last[1][0] += 1
+        return True
 
     def report(self, circuit: Circuit, node: bytes, now: int, *, ok: bool, generation: int, create: bool = True) -> list[Transition]:
         """One outcome of an ordinary request; answers the changes of state that it brought about.
@@ -44,7 +57,9 @@ class Tally:
             return []
         hot = fleet.hot(node, now)
         if ok and not hot:
-            self._add(circuit, node, generation, 1, 0)
+            counts = self._add(circuit, node, generation, 1, 0)
+            if breaker is not None:
+                self._again[circuit.key, node] = (fleet, counts)
             return self.flush(now) if self._size >= MAX_PENDING else []
         tallied, unwritten = self._take(circuit, node, generation)
         succeeded, failed = (1, 0) if ok else (0, 1)
@@ -63,6 +78,7 @@ class Tally:
     def flush(self, now: int) -> list[Transition]:
         """Writes what was counted: to be called once a tick. Answers the changes of state that it brought about."""
         pending, self._pending, self._size = self._pending, {}, 0
+        self._again.clear()
         transitions: list[Transition] = []
         for circuit, counts in pending.values():
 
@@ -78,18 +94,21 @@ class Tally:
             transitions += update.transitions
         return transitions
 
-    def _add(self, circuit: Circuit, node: bytes, generation: int, tallied: int, failed: int) -> None:
+    def _add(self, circuit: Circuit, node: bytes, generation: int, tallied: int, failed: int) -> list[int]:
         counts = self._pending.setdefault(circuit.key, (circuit, {}))[1]
         if (node, generation) not in counts:
             counts[node, generation] = [0, 0]
             self._size += 1
-        counts[node, generation][0] += tallied
-        counts[node, generation][1] += failed
+        found = counts[node, generation]
+        found[0] += tallied
+        found[1] += failed
+        return found
 
     def _take(self, circuit: Circuit, node: bytes, generation: int) -> tuple[int, int]:
         entry = self._pending.get(circuit.key)
         found = None if entry is None else entry[1].pop((node, generation), None)
         if found is None:
             return 0, 0
+        self._again.pop((circuit.key, node), None)
         self._size -= 1
         return found[0], found[1]
