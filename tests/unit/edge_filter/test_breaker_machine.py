@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from unit.edge_filter.shared_data import SharedData
 
 from mcprun_filter.breaker import ANSWERED_LATE, CLOSED, HALF_OPEN, OPEN, PROBES_LOST, RECOVERED, Thresholds
-from mcprun_filter.fleet import Choice, Circuit, Fleet
+from mcprun_filter.fleet import PREFIX, Choice, Circuit, Fleet
 from mcprun_filter.record import decode, encode
-from mcprun_filter.store import PREFIX, Fleets, Update
+from mcprun_filter.store import Fleets, Update
 
 T0 = 1_790_000_000_000
 KEY = b"default/m/"

@@ -12,9 +12,9 @@ import pytest
 
 import mcprun_filter.store
 from mcprun_filter.breaker import CLOSED, OPEN, Thresholds
-from mcprun_filter.fleet import Circuit, Fleet
+from mcprun_filter.fleet import PREFIX, Circuit, Fleet
 from mcprun_filter.record import decode, encode
-from mcprun_filter.store import OVERFLOW, PREFIX, REGISTRY, Fleets
+from mcprun_filter.store import OVERFLOW, REGISTRY, Fleets
 
 T0 = 1_790_000_000_000
 NODE = b"node"
