@@ -138,6 +138,21 @@ def test_nothing_outlives_a_killed_supervisor(workspace: Path) -> None:
         mesh.until("ready")
 
 
+def test_a_mesh_without_the_edge_filter_serves_and_says_so(workspace: Path) -> None:
+    with serving(workspace, "--no-wasm") as mesh:
+        mesh.until("ready")
+        assert json.loads(mcprun("status", "--json", cwd=workspace).stdout)["ready"]
+        answer = json.loads(mcprun("infer", "colors", "--input", "[[250, 30, 20]]", "--json", cwd=workspace).stdout)
+        assert answer["outputs"][0]["data"][0] == "red"
+        told = mcprun("edge", "status", cwd=workspace)
+        assert told.returncode == 3
+        assert told.stderr.endswith("Was the mesh started with --no-wasm?\n")
+        (workspace / "policy.yaml").write_text("environment: prod\n")
+        told = mcprun("edge", "apply", "policy.yaml", cwd=workspace)
+        assert told.returncode == 1
+        assert told.stderr.endswith("was the mesh started with --no-wasm?\n")
+
+
 def test_wrong_settings_of_a_service_end_the_start_with_their_reason(workspace: Path) -> None:
     settings = workspace / "mcprun.yaml"
     settings.write_text(settings.read_text().replace("router:\n", "router:\n  connect_seconds: soon\n"))
