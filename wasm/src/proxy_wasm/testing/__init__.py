@@ -14,7 +14,7 @@ from proxy_wasm.testing.exchange import (
     RuleBroken,
     Trapped,
 )
-from proxy_wasm.testing.machine import WasmModule
+from proxy_wasm.testing.machine import WasmInstance, WasmModule
 from proxy_wasm.testing.simulation import Simulation
 from proxy_wasm.testing.streams import SimulatedStream
 from proxy_wasm.testing.worker import Worker
@@ -37,6 +37,7 @@ __all__ = [
     "SimulatedStream",
     "Simulation",
     "Trapped",
+    "WasmInstance",
     "WasmModule",
     "Worker",
 ]

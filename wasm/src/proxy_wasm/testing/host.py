@@ -181,7 +181,7 @@ class SimulatedHost:
             return Status.NOT_FOUND
         metric_type, name = definition
         value = self._world.metrics[name]
-        if isinstance(value, list) or (metric_type == MetricType.COUNTER and offset < 0):
+        if isinstance(value, list) or (metric_type == MetricType.COUNTER and offset <= 0):
             return Status.BAD_ARGUMENT
         self._world.metrics[name] = value + offset
         return Status.OK
