@@ -12,7 +12,8 @@ blanked = Counter("body_rewrite_blanked")
 
 BLANK = "***"
 MOST_BYTES = 512 * 1024
-"""Envoy keeps no more than its `per_connection_buffer_limit_bytes`, 1 MiB by default, and breaks off a response that is kept past it."""
+"""Envoy breaks off a response of which more than its `per_connection_buffer_limit_bytes` is kept, 1 MiB by default, and adds what came to
+what is kept before it asks. So set that limit to this and the largest chunk together: where bodies may be larger, to 2 MiB."""
 MOST_NESTED = 200
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')

@@ -90,7 +90,8 @@ def test_bodies_that_are_no_json_pass_as_they_are(run: Run, content_type: str, b
 
 
 def test_a_body_that_is_too_large_passes_from_there_on(run: Run) -> None:
-    body = b'"' + b"x" * 1024 * 1024 + b'"'
+    # More than the filter keeps, and less than Envoy does by default.
+    body = b'"' + b"x" * 700 * 1024 + b'"'
     with run("body_rewrite") as host:
         stream = host.request()
         stream.respond({"content-type": "application/json"}, body=[body[:1000], body[1000:], b""])
