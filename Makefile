@@ -48,7 +48,7 @@ env: $(VENV)/.test ## Make the environment of all of the above
 lock: $(VENV)/.uv ## Pin the newest versions that fit
 	@cd requirements
 	for name in runtime test; do
-	  ../$(BIN)/uv pip compile --quiet --upgrade --no-header --no-annotate --no-emit-index-url $$name.in -o $$name.txt
+	  ../$(BIN)/uv pip compile --quiet --upgrade --no-header --no-annotate $$name.in -o $$name.txt
 	done
 
 .PHONY: clean

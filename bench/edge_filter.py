@@ -25,6 +25,7 @@ from proxy_wasm.build import tools
 
 REQUESTS = 8000
 ROUNDS = 7
+START_SECONDS = 60
 PATH = "/v2/models/m/infer"
 HAND_WRITTEN = """
 (module
@@ -72,8 +73,9 @@ def start(folder: Path, name: str, module: Path | None, configuration: dict[str,
                 assert answer.status == 200
             break
         except OSError:
-            if process.poll() is not None:
-                raise SystemExit(f"envoy ended with {process.returncode} with {name}") from None
+            if process.poll() is not None or time.monotonic() - began > START_SECONDS:
+                process.kill()
+                raise SystemExit(f"envoy does not serve with {name}; it ended with {process.wait()}") from None
             time.sleep(0.02)
     wall = time.monotonic() - began
     resident = next(

@@ -223,7 +223,7 @@ def test_names_of_models_that_nobody_has_leave_no_trace(edge: GuardedEdge, repli
         replica.behaviour = Behaviour(http_status=404)
     for number in range(20):
         edge.infer(f"{model}-{number}")
-    time.sleep(1.2)
+    time.sleep(1.2)  # a tick and more: what is counted is written once a second
     assert [number for number in range(20) if edge.breakers(f"{model}-{number}")] == []
 
 
@@ -262,7 +262,9 @@ def test_a_caller_who_cancels_before_its_deadline_does_not_count(edge: GuardedEd
         for _ in range(12):
             seen = sum(replica.count for replica in replicas)
             call = Caller(channel).unary("ModelInfer").future(message, timeout=30)
+            end = time.monotonic() + 10
             while sum(replica.count for replica in replicas) == seen:
+                assert time.monotonic() < end, "the call has not reached a replica"
                 time.sleep(0.005)
             call.cancel()
             with pytest.raises(grpc.FutureCancelledError):

@@ -11,7 +11,7 @@ from h2.exceptions import ProtocolError
 
 from .guarded_edge import QUICK, GuardedEdge
 
-TRAPS = ("Uncaught", "Wasm VM", "wasm vm", "unreachable", "Traceback")
+TRAPS = ("Uncaught", "Wasm VM", "wasm vm", "unreachable", "exception in")
 """What Envoy or the filter writes of a trap, of a virtual machine that is gone, and of an exception."""
 PATHS = ("/v2/models/m/infer", "/api/v2/v2/models/m/infer", "/api/v1/v2/models/m/versions/1/infer", "/v2/models", "/")
 PIECES = (b"%", b"%00", b"%2f", b"%zz", b"%c3%28", b"/", b"//", b"/../", b";", b"?", b"?a=%ff&a", b"#", b"\xc3\xa9", b"\xff\xfe", b"=")

@@ -81,7 +81,7 @@ class Fleets:
 
     def stored_key(self, circuit: Circuit) -> bytes | None:
         """The key of the record that it has part in, of which there are no more than fleets may be and one; None when it has none yet."""
-        if self._data.get(PREFIX + circuit.key) is not None:
+        if self._data.get(circuit.place) is not None:
             return circuit.key
         return OVERFLOW if self._full else None
 
