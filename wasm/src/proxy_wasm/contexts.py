@@ -133,8 +133,17 @@ class RootContext(Context):
     Every callback may be `async def`; the host does not wait for it then.
     """
 
-    http_context: ClassVar[type[HttpContext[Any]] | None] = None
-    """The class that handles HTTP streams. Which of its callbacks are overridden decides what the module exports."""
+    http_context: type[HttpContext[Any]] | None = None
+    """The class that handles HTTP streams. Which of its callbacks are overridden decides what the module exports.
+
+    A root may set another one for itself, with no more callbacks than that.
+    """
+    _creates_streams: ClassVar[bool] = False
+    """Whether it has a `create_http_context` of its own."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._creates_streams = cls.create_http_context is not RootContext.create_http_context
 
     def __init__(self, context_id: int) -> None:
         super().__init__(context_id)
@@ -196,12 +205,18 @@ class HttpContext(Context, Generic[RootT_co]):
     callback is about all that came so far. Headers can be changed only until they pass: in the callback of the body they are gone.
     """
 
+    _told_of_deletion: ClassVar[bool] = False
+    """Whether it has an `on_delete` of its own."""
     _local_response_sent = False
     _response_started = False
     _request_paused = False
     _response_paused = False
     _request_task: Task | None = None
     _response_task: Task | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._told_of_deletion = cls.on_delete is not HttpContext.on_delete
 
     def __init__(self, context_id: int, root: RootT_co) -> None:
         self._id = context_id

@@ -96,7 +96,7 @@ class Dispatcher:
         stream_type = root_type.http_context
         if stream_type is not None:
             overridden.update(name for name in _HTTP if getattr(stream_type, name) is not getattr(HttpContext, name))
-        elif root_type.create_http_context is not RootContext.create_http_context:
+        elif root_type._creates_streams:
             overridden.update(_HTTP)
         return _ALWAYS | overridden
 
@@ -149,9 +149,7 @@ class Dispatcher:
         try:
             stream = root.create_http_context(context_id)
         except BaseException as error:
-            report(error, "create_http_context", context_id)
-            policy = root.on_error if root.http_context is None else root.http_context.on_error
-            stream = _Unmade(context_id, root) if policy is ErrorPolicy.REFUSE else None
+            stream = self._unmade(root, context_id, error)
         if stream is not None:
             self._streams[context_id] = stream
 
@@ -189,18 +187,15 @@ class Dispatcher:
     def on_delete(self, context_id: int) -> None:
         """The context is gone: what waits on its behalf ends."""
         bound.context_id = context_id
-        context: Context | None = self._streams.pop(context_id, None) or self._roots.pop(context_id, None)
+        context = self._streams.pop(context_id, None)
         if context is None:
+            root = self._roots.pop(context_id, None)
+            if root is not None:
+                self._delete(root)
             return
         context._over = context._deleted = True
-        if context._tasks or context._grpc:
-            self._abandon(context)
-        if context.__class__.on_delete is HttpContext.on_delete:  # type: ignore[attr-defined]
-            return
-        try:
-            context.on_delete()  # type: ignore[attr-defined]
-        except BaseException as error:
-            report(error, "on_delete", context_id)
+        if context._tasks or context._grpc or context._told_of_deletion:
+            self._delete(context)
 
     # Streams
 
@@ -218,10 +213,18 @@ class Dispatcher:
 
     def begin_request(self, context_id: int, parent_id: int, end_of_stream: int) -> int:
         """A new stream of that root, and its request's headers: both in one call, since each costs every request some microseconds."""
-        self.on_context_create(context_id, parent_id)
-        context = self._streams.get(context_id)
-        if context is None:
+        bound.context_id = context_id
+        root = self._roots.get(parent_id)
+        if root is None:
             return 0
+        try:
+            kind = root.http_context
+            made = root.create_http_context(context_id) if kind is None or root._creates_streams else kind(context_id, root)
+        except BaseException as error:
+            made = self._unmade(root, context_id, error)
+        if made is None:
+            return 0
+        context = self._streams[context_id] = made
         try:
             answer = context.on_request_headers(REQUEST_HEADERS, end_of_stream != 0)
         except BaseException as error:
@@ -373,6 +376,21 @@ class Dispatcher:
             call._closed(status, "" if told is None else told[1].decode("utf-8", "replace"))
 
     # Guards
+
+    def _unmade(self, root: RootContext, context_id: int, error: BaseException) -> HttpContext[Any] | None:
+        """What stands for a stream that could not be made."""
+        report(error, "create_http_context", context_id)
+        policy = root.on_error if root.http_context is None else root.http_context.on_error
+        return _Unmade(context_id, root) if policy is ErrorPolicy.REFUSE else None
+
+    def _delete(self, context: RootContext | HttpContext[Any]) -> None:
+        context._over = context._deleted = True
+        if context._tasks or context._grpc:
+            self._abandon(context)
+        try:
+            context.on_delete()
+        except BaseException as error:
+            report(error, "on_delete", context._id)
 
     def run(self, owner: Context, function: Callable[[Any], object], argument: Any) -> None:
         """Calls user code on behalf of `owner`, in its context; whatever it raises is dealt with as `owner` declares."""

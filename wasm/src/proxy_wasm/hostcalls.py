@@ -10,6 +10,8 @@ Maps are encoded as the ABI has them (see `proxy_wasm.pairs`). Times are in nano
 
 from typing import Protocol
 
+from proxy_wasm.binding import bound
+
 
 class Host(Protocol):
     """The hostcalls."""
@@ -89,6 +91,14 @@ class Host(Protocol):
 
     def call_foreign_function(self, name: bytes, arguments: bytes) -> tuple[int, bytes]:
         """Status, and what it answered."""
+
+
+def host() -> Host:
+    """The hostcalls themselves, in bytes and numbers, of the worker that asks: for what every request does and that has to be quick.
+
+    To be asked for in `on_configure` or later, and kept by the root context. They apply to the stream whose callback runs.
+    """
+    return bound.host
 
 
 CALLBACKS: dict[str, tuple[str, ...]] = {

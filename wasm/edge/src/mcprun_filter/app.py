@@ -22,14 +22,21 @@ from mcprun_filter.tally import Tally
 from mcprun_filter.topology import Topology
 from mcprun_filter.traffic import is_guarded
 from proxy_wasm import Action, HeaderMap, HttpContext, RootContext, log, now_nanoseconds, properties, register, shared_data
+from proxy_wasm.abi import MapType
 from proxy_wasm.errors import CasMismatch
+from proxy_wasm.hostcalls import host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mcprun_filter.breaker import Transition
+    from proxy_wasm.hostcalls import Host
 
 TICK_MILLISECONDS = 1000
 MAX_PLANS = 1024
+REQUEST_HEADERS = int(MapType.REQUEST_HEADERS)
+RESPONSE_HEADERS = int(MapType.RESPONSE_HEADERS)
+FLAGS = b"response\0flags"
+ADDRESS = b"upstream\0address"
 NO_FLAGS = bytes(8)
 """Envoy's response flags of a stream that nothing was wrong with, as the property has them."""
 LOOKED_AT_BYTES = 4096
@@ -43,7 +50,8 @@ _LEVELS = ("trace", "debug", "info", "warn", "error", "critical")
 class Shared:
     """Envoy's shared data, as `Fleets` takes it."""
 
-    get = staticmethod(shared_data.get)
+    def __init__(self, host: Host) -> None:
+        self.get = host.get_shared_data
 
     def set(self, key: bytes, value: bytes, cas: int) -> bool:
         """Whether it was set."""
@@ -67,11 +75,16 @@ class Plan:
 
 
 class Stream(HttpContext["Guard"]):
-    """One request, from its headers to its end."""
+    """One request, from its headers to its end.
+
+    What every request comes by asks the host itself, in few steps and few functions: with one request at a time the processor's caches
+    hold little of the filter, so that what is not run costs most of what is saved.
+    """
 
     _circuit: Circuit | None = None
     """The breakers that it is about; None when it is none of their business."""
-    _decision: Decision | None = None
+    _tag = b""
+    """Of the canary; empty when it is none."""
     _tenant: Tenant | None = None
     _generations: Fleet | None = None
     """The breakers as they were when it was sent: outcomes count for those alone."""
@@ -88,19 +101,28 @@ class Stream(HttpContext["Guard"]):
     def on_request_headers(self, headers: HeaderMap, end_of_stream: bool) -> Action | None:
         """Tags it, and steers it once its model is known."""
         root = self.root
+        host = root.host
         policy = root.policy
-        asked = headers.get(":path") or b""
-        client_tag = headers.get(policy.routing_header)
         self._complete = end_of_stream
-        plan = root.plans.get(asked) if client_tag is None else None
-        if plan is not None:
-            decision = self._decision = plan.decision
+        asked = host.get_header(REQUEST_HEADERS, b":path") or b""
+        client_tag = host.get_header(REQUEST_HEADERS, policy.routing_header)
+        plan = root.plans.get(asked)
+        if plan is not None and client_tag is None:
+            decision = plan.decision
             if decision.tag or decision.rewritten:
                 self._apply(headers, decision, None)
-            return None if plan.circuit is None else self._steer(plan.circuit, plan.model)
+            circuit = plan.circuit
+            if circuit is None:
+                return None
+            found = host.get_shared_data(circuit.place)
+            if found is not None and found[1] == circuit.cas and circuit.quiet:
+                self._circuit = circuit
+                self._generations = circuit.seen
+                return None
+            return self._steer(circuit, plan.model)
         self._is_grpc = is_grpc(headers.get("content-type"))
         tenant = self._tenant = root.tenant(headers) if policy.tenants else policy.default
-        decision = self._decision = tenant.rules.decide(asked, headers.get, tenant=tenant.name.encode(), client_tag=client_tag)
+        decision = tenant.rules.decide(asked, headers.get, tenant=tenant.name.encode(), client_tag=client_tag)
         self._apply(headers, decision, client_tag)
         path = decision.path
         if not is_guarded(path, grpc=self._is_grpc):
@@ -126,18 +148,17 @@ class Stream(HttpContext["Guard"]):
             return Action.PAUSE
         self._waits_for_model = False
         assert self._tenant is not None  # noqa: S101  set with the headers
-        assert self._decision is not None  # noqa: S101  as well
         model = name or UNKNOWN
-        return self._steer(self.root.policy.circuit(self._tenant, model, self._decision.tag), model)
+        return self._steer(self.root.policy.circuit(self._tenant, model, self._tag), model)
 
     def on_response_headers(self, headers: HeaderMap, end_of_stream: bool) -> None:
         """Tells the client the tag. What is a failure by its status counts at once, before the rest of the answer is sent."""
-        decision = self._decision
-        if decision is not None and decision.tag:
-            headers[self.root.policy.routing_header] = decision.tag
+        root = self.root
+        if self._tag:
+            headers[root.policy.routing_header] = self._tag
         if self._circuit is None or self._refused:
             return
-        code = headers.get(":status")
+        code = root.host.get_header(RESPONSE_HEADERS, b":status")
         status = self._status = 200 if code == b"200" else outcomes.http_code(code)
         if status is not None and status >= 500:
             self._ended(status=status, answered=True)
@@ -147,12 +168,21 @@ class Stream(HttpContext["Guard"]):
 
     def on_log(self) -> None:
         """What is known at the end: resets, timeouts, and the status of gRPC in its trailers."""
-        if self._circuit is None or self._refused or self._counted:
+        circuit, status = self._circuit, self._status
+        if circuit is None or self._refused or self._counted:
             return
-        flags = properties.get("response", "flags")
-        if flags == NO_FLAGS and self._succeeded_again():
-            return
-        status = properties.integer("response", "code") if self._status is None else self._status
+        host = self.root.host
+        flags = host.get_property(FLAGS)
+        if flags == NO_FLAGS and status == 200 and self._probe is None and self._generations is circuit.seen:
+            # An ordinary success. Where all is as it was at the one before it is counted where that was.
+            counts = circuit.again.get(host.get_property(ADDRESS) or b"")
+            if counts is not None and (not self._is_grpc or properties.integer("response", "grpc_status") == 0):
+                found = host.get_shared_data(circuit.place)
+                if found is not None and found[1] == circuit.cas:
+                    counts[0] += 1
+                    return
+        if status is None:
+            status = properties.integer("response", "code")
         self._ended(
             status=status,
             grpc_status=properties.integer("response", "grpc_status") if self._is_grpc else None,
@@ -162,6 +192,7 @@ class Stream(HttpContext["Guard"]):
 
     def _apply(self, headers: HeaderMap, decision: Decision, client_tag: bytes | None) -> None:
         header = self.root.policy.routing_header
+        self._tag = decision.tag
         if decision.tag:
             if decision.tag != client_tag:
                 headers[header] = decision.tag
@@ -176,6 +207,8 @@ class Stream(HttpContext["Guard"]):
         """Sends it to a node that is well, to one that is to be probed, or back."""
         self._circuit = circuit
         fleet = self._generations = self.root.fleets.view(circuit)
+        if fleet is circuit.seen and circuit.quiet:
+            return None
         for breaker in fleet.breakers.values():
             if breaker.state != CLOSED:
                 return self._avoid(circuit, fleet, model)
@@ -228,25 +261,12 @@ class Stream(HttpContext["Guard"]):
         )
         return Action.PAUSE
 
-    def _succeeded_again(self) -> bool:
-        """Counts an ordinary success, where all is as it was at the one before."""
-        fleet, status, circuit = self._generations, self._status, self._circuit
-        if fleet is None or circuit is None or status is None or status >= 400 or self._probe is not None:
-            return False
-        if self._is_grpc and properties.integer("response", "grpc_status") != 0:
-            return False
-        address = properties.get("upstream", "address")
-        if address is None:
-            return False
-        root = self.root
-        return root.tally.again(circuit, root.topology.node(address), fleet)
-
     def _ended(self, *, status: int | None, grpc_status: int | None = None, flags: int = 0, answered: bool) -> None:
         """Counts its outcome, once."""
         self._counted = True
         circuit = self._circuit
         assert circuit is not None  # noqa: S101  asked before
-        address = properties.get("upstream", "address")
+        address = self.root.host.get_property(ADDRESS)
         node = self.root.topology.node(address) if address else None
         outcome = outcomes.OK
         if flags or grpc_status or not answered or status is None or status >= 400:
@@ -273,6 +293,7 @@ class Stream(HttpContext["Guard"]):
             ok=outcome != outcomes.FAILED,
             generation=self._generations.generation(node),
             create=outcome != outcomes.ANSWERED,
+            address=address,
         )
 
     def _looked_into(self, outcome: int, *, status: int | None, grpc_status: int | None, flags: int, answered: bool) -> int:
@@ -313,12 +334,13 @@ class StatusStream(HttpContext["Guard"]):
 class Guard(RootContext):
     """The filter in one worker, with one configuration."""
 
-    http_context = Stream
+    http_context: type[HttpContext[Guard]] | None = Stream
 
     policy: Policy
     fleets: Fleets
     tally: Tally
     topology: Topology
+    host: Host
     reads_messages = False
     """Whether Envoy gives the body to a callback that has kept the headers back (`allow_on_headers_stop_iteration`): only then can a
     gRPC call wait for the name of its model."""
@@ -335,8 +357,11 @@ class Guard(RootContext):
             raise ValueError(f"configuration: expected an object, got {type(told).__name__}")
         self.policy = Policy.load(json.dumps(told.get("policy", {})).encode())
         self._role = told.get("role", "guard")
+        if self._role != "guard":
+            self.http_context = StatusStream
+        self.host = host()
         self.reads_messages = bool(told.get("reads_messages", False))
-        self.fleets = Fleets(Shared(), max_fleets=self.policy.max_fleets)
+        self.fleets = Fleets(Shared(self.host), max_fleets=self.policy.max_fleets)
         self.tally = Tally(self.fleets)
         self.topology = Topology(self.policy)
         self.plans: dict[bytes, Plan] = {}
@@ -348,10 +373,6 @@ class Guard(RootContext):
         if self._role == "guard":
             self.set_tick_period(TICK_MILLISECONDS)
         return True
-
-    def create_http_context(self, context_id: int) -> HttpContext[Guard]:
-        """By the listener that it came in at."""
-        return Stream(context_id, self) if self._role == "guard" else StatusStream(context_id, self)
 
     def on_tick(self) -> None:
         """Writes what was counted, and notes the time where nodes are isolated."""
@@ -377,9 +398,9 @@ class Guard(RootContext):
         self._token = (self._token + 1) & 0xFFFF_FFFF_FFFF_FFFF
         return self._token
 
-    def count(self, circuit: Circuit, node: bytes, now: int, *, ok: bool, generation: int, create: bool) -> None:
+    def count(self, circuit: Circuit, node: bytes, now: int, *, ok: bool, generation: int, create: bool, address: bytes | None) -> None:
         """Counts an outcome of a request that was no probe."""
-        transitions = self.tally.report(circuit, node, now, ok=ok, generation=generation, create=create)
+        transitions = self.tally.report(circuit, node, now, ok=ok, generation=generation, create=create, address=address)
         if transitions:
             self.tell(transitions)
         if not ok:

@@ -42,9 +42,9 @@ LATEST = 0xFFFF_FFFF * 1000
 
 
 class Circuit:
-    """What a fleet's record is read with: where it is kept, and what today's policy says of it."""
+    """What a fleet's record is read with: where it is kept, what today's policy says of it, and what this worker last saw of it."""
 
-    __slots__ = ("key", "nodes", "place", "thresholds")
+    __slots__ = ("again", "cas", "key", "nodes", "place", "quiet", "seen", "thresholds")
 
     def __init__(self, key: bytes, thresholds: Thresholds, nodes: Sequence[bytes] = ()) -> None:
         self.key = key
@@ -53,6 +53,14 @@ class Circuit:
         self.thresholds = thresholds
         self.nodes = tuple(nodes)
         """The nodes there are. Empty: those that are in the record."""
+        self.seen: Fleet | None = None
+        """The fleet as it was read last, only to be read; None when there was no record of it."""
+        self.cas = 0
+        """The number of that record; 0, which no record has, without one."""
+        self.quiet = False
+        """Whether all its breakers were closed then."""
+        self.again: dict[bytes, list[int]] = {}
+        """Where one more success at an address is counted (see `Tally`), for as long as the record stays the same."""
 
 
 class Choice:

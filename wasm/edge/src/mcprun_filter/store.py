@@ -1,4 +1,4 @@
-"""Fleets in shared data: read through a cache, changed by compare-and-swap.
+"""Fleets in shared data: read anew only when they have changed, changed by compare-and-swap.
 
 Two things of Envoy's shared data matter here. A value that is set with the CAS number 0 overwrites whatever is there, and a key
 that is missing is inserted whatever the number. So nothing is ever set with 0, and a missing key is inserted, as the same initial
@@ -8,7 +8,8 @@ either way what is there now is read again and swapped.
 
 from __future__ import annotations
 
-from mcprun_filter.fleet import PREFIX
+from mcprun_filter.breaker import CLOSED
+from mcprun_filter.fleet import PREFIX, Circuit
 from mcprun_filter.record import INITIAL, decode, encode
 
 TYPE_CHECKING = False
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from mcprun_filter.breaker import Transition
-    from mcprun_filter.fleet import Circuit, Fleet
+    from mcprun_filter.fleet import Fleet
 
     class SharedData(Protocol):
         """What fleets are kept in."""
@@ -55,28 +56,32 @@ class Update:
 class Fleets:
     """All fleets, as one worker sees them."""
 
-    __slots__ = ("_cache", "_data", "_full", "_max_fleets", "_tries")
+    __slots__ = ("_data", "_full", "_max_fleets", "_tries")
 
     def __init__(self, data: SharedData, *, max_fleets: int = 512, tries: int = 50) -> None:
         self._data = data
         self._max_fleets = max_fleets
         self._tries = tries
-        self._cache: dict[bytes, tuple[int, Fleet]] = {}
         self._full = False
 
     def view(self, circuit: Circuit) -> Fleet:
         """The fleet as it is now, only to be read; fresh when nothing is recorded of it."""
-        found = self._data.get(circuit.place)
-        if found is not None:
-            cached = self._cache.get(circuit.key)
-            if cached is not None and cached[0] == found[1]:
-                fleet = cached[1]
-                fleet.thresholds = circuit.thresholds
-                fleet.nodes = circuit.nodes
-                return fleet
-        fleet, known = self._view(circuit.key, circuit)
-        if not known and self._full:
-            fleet, _ = self._view(OVERFLOW, circuit)
+        return self.seen(circuit, self._data.get(circuit.place))
+
+    def seen(self, circuit: Circuit, found: tuple[bytes, int] | None) -> Fleet:
+        """The same of what was found at the circuit's place: read anew only when it has changed."""
+        if found is None:
+            return (
+                self.view(Circuit(OVERFLOW, circuit.thresholds, circuit.nodes))
+                if self._full and circuit.key != OVERFLOW
+                else (decode(INITIAL, circuit.thresholds, circuit.nodes))
+            )
+        fleet = circuit.seen
+        if fleet is None or circuit.cas != found[1]:
+            fleet = circuit.seen = decode(found[0], circuit.thresholds, circuit.nodes)
+            circuit.cas = found[1]
+            circuit.quiet = all(breaker.state == CLOSED for breaker in fleet.breakers.values())
+            circuit.again.clear()
         return fleet
 
     def stored_key(self, circuit: Circuit) -> bytes | None:
@@ -126,22 +131,6 @@ class Fleets:
         found = self._data.get(REGISTRY)
         keys = found[0].split(b"\n") if found is not None else []
         return [key for key in (*keys, OVERFLOW) if key and self._data.get(PREFIX + key) is not None]
-
-    def _view(self, key: bytes, circuit: Circuit) -> tuple[Fleet, bool]:
-        found = self._data.get(PREFIX + key)
-        if found is None:
-            return decode(INITIAL, circuit.thresholds, circuit.nodes), False
-        raw, cas = found
-        cached = self._cache.get(key)
-        if cached is None or cached[0] != cas:
-            if len(self._cache) > self._max_fleets:
-                self._cache.clear()
-            cached = self._cache[key] = (cas, decode(raw, circuit.thresholds, circuit.nodes))
-        fleet = cached[1]
-        # The record knows neither, and tenants of different thresholds may meet in the overflow fleet.
-        fleet.thresholds = circuit.thresholds
-        fleet.nodes = circuit.nodes
-        return fleet, True
 
     def _register(self, key: bytes) -> bytes | None:
         """The key itself once it is in the registry, the overflow fleet's when there is no room, None when it could not be told."""

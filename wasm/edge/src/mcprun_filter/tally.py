@@ -21,33 +21,24 @@ MAX_PENDING = 4096
 class Tally:
     """One worker's outcomes that are not written yet: at most `MAX_PENDING` counts, which a node's outcome then flushes."""
 
-    __slots__ = ("_again", "_fleets", "_pending", "_size", "withheld")
+    __slots__ = ("_fleets", "_pending", "_size", "withheld")
 
     def __init__(self, fleets: Fleets) -> None:
         self._fleets = fleets
         # Of each fleet: what to find it with, and for each node and generation the tallied successes and the unwritten failures.
         self._pending: dict[bytes, tuple[Circuit, dict[tuple[bytes, int], list[int]]]] = {}
-        # For `again`: what a success was last counted in, and the fleet as it was then.
-        self._again: dict[tuple[bytes, bytes], tuple[Fleet, list[int]]] = {}
         self._size = 0
         self.withheld = 0
         """How many isolations the cap prevented."""
 
-    def again(self, circuit: Circuit, node: bytes, fleet: Fleet) -> bool:
-        """Counts one more success of an ordinary request, if nothing was written since the last one: the usual case, in few steps.
-
-        fleet: as it was when the request was sent. False: nothing is counted; `report` it.
-        """
-        last = self._again.get((circuit.key, node))
-        if last is None or last[0] is not fleet or self._fleets.view(circuit) is not fleet:
-            return False
-        last[1][0] += 1
-        return True
-
-    def report(self, circuit: Circuit, node: bytes, now: int, *, ok: bool, generation: int, create: bool = True) -> list[Transition]:
+    def report(
+        self, circuit: Circuit, node: bytes, now: int, *, ok: bool, generation: int, create: bool = True, address: bytes | None = None
+    ) -> list[Transition]:
         """One outcome of an ordinary request; answers the changes of state that it brought about.
 
         create: whether it shows that there is such a model; if not, it counts only in a fleet that has a record.
+        address: the node's. `circuit.again` then tells where one more success there is to be counted, which is done by adding 1 to the
+        first number: nothing else has to be asked while the record is that of `circuit.cas`.
         """
         fleet = self._fleets.view(circuit)
         breaker = fleet.breakers.get(node)
@@ -58,8 +49,8 @@ class Tally:
         hot = fleet.hot(node, now)
         if ok and not hot:
             counts = self._add(circuit, node, generation, 1, 0)
-            if breaker is not None:
-                self._again[circuit.key, node] = (fleet, counts)
+            if breaker is not None and address is not None and fleet is circuit.seen:
+                circuit.again[address] = counts
             return self.flush(now) if self._size >= MAX_PENDING else []
         tallied, unwritten = self._take(circuit, node, generation)
         succeeded, failed = (1, 0) if ok else (0, 1)
@@ -78,9 +69,9 @@ class Tally:
     def flush(self, now: int) -> list[Transition]:
         """Writes what was counted: to be called once a tick. Answers the changes of state that it brought about."""
         pending, self._pending, self._size = self._pending, {}, 0
-        self._again.clear()
         transitions: list[Transition] = []
         for circuit, counts in pending.values():
+            circuit.again.clear()
 
             def write(fleet: Fleet, counts: dict[tuple[bytes, int], list[int]] = counts) -> None:
                 for (node, generation), (tallied, failed) in counts.items():
@@ -109,6 +100,6 @@ class Tally:
         found = None if entry is None else entry[1].pop((node, generation), None)
         if found is None:
             return 0, 0
-        self._again.pop((circuit.key, node), None)
+        circuit.again.clear()
         self._size -= 1
         return found[0], found[1]
